@@ -204,7 +204,7 @@ def size_in_bytes(size: int | float | str | None, name: str = "memory_limit") ->
     Raises:
         DomainError: If it is none of these, or not positive.
 
-    Example:
+    Examples:
         >>> size_in_bytes("4GB"), size_in_bytes("1.5 MiB"), size_in_bytes(1e6)
         (4000000000, 1572864, 1000000)
     """

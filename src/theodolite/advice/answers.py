@@ -42,6 +42,9 @@ def answers_of(
     Args:
         contents: of a survey record: rows, layers, data and probes.
         arrays: of the same record; scores of the linear probes are compared pair by pair.
+
+    Returns:
+        Answers as dictionaries, in the order in which a report prints them.
     """
     return [worded(finding).to_entry() for finding in findings_of(contents, arrays)]
 

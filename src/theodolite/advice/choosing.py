@@ -53,7 +53,10 @@ class Candidate:
 def ranked(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Best first; models without a number come last, in the order given.
 
-    Example:
+    Returns:
+        The candidates, smallest leave-one-out error first.
+
+    Examples:
         >>> pair = [Candidate("a", 0.5, 0.5, 0.7, 10), Candidate("b", 0.3, 0.4, 0.8, 5)]
         >>> [entry.name for entry in ranked(pair)]
         ['b', 'a']
@@ -66,7 +69,10 @@ def tied(candidates: Sequence[Candidate]) -> list[str]:
 
     Empty if no model ties with the best, or if errors of single examples are unknown.
 
-    Example:
+    Returns:
+        Names of the best candidate and of those that tie with it.
+
+    Examples:
         >>> rows = np.array([[0.1, 0.4, 0.2, 0.3], [0.3, 0.2, 0.4, 0.15], [0.9, 0.8, 0.9, 0.7]])
         >>> tied([Candidate(n, float(r.mean()), 1.0, 1.0, 1, r) for n, r in zip("abc", rows)])
         ['a', 'b']
@@ -85,7 +91,10 @@ def choosing_notes(candidates: Sequence[Candidate], *, points: bool = True) -> l
         candidates: in any order.
         points: whether forecasts are accuracies, whose differences are in points.
 
-    Example:
+    Returns:
+        Sentences, the most important first; empty if there is nothing to say.
+
+    Examples:
         >>> pair = [Candidate("a", 0.5, 0.3, 0.7, 10), Candidate("b", 0.3, 0.4, 0.8, 5)]
         >>> for note in choosing_notes(pair):
         ...     print(note)

@@ -55,6 +55,9 @@ NORMAL = float(ndtri((1 + _LEVEL) / 2))
 def wilson(share: float, n: int) -> tuple[float, float]:
     """The 95 % interval of a share of n examples, after Wilson.
 
+    Returns:
+        The ends of the 95 % interval.
+
     Examples:
         >>> low, high = wilson(1.0, 500)
         >>> round(low, 4), high
@@ -170,6 +173,9 @@ def carry_over(
         train: on training examples.
         held_out: on others.
         wrong_labels: share of the training labels that differ from the true ones, where known.
+
+    Returns:
+        The share of the fit that carries over, with its interval and verdict.
 
     Examples:
         >>> found = carry_over(Measured("accuracy", 1.0, 0.1, 500), Measured("accuracy", 0.97, 0.1, 300))
@@ -354,6 +360,9 @@ def compare_layers(scores: Mapping[str, np.ndarray], *, shares: bool) -> tuple[s
     Args:
         scores: of every layer, one number per example, in one order.
         shares: whether the scores are 0 and 1.
+
+    Returns:
+        The best layer, and the layers that are not significantly worse.
 
     Examples:
         >>> rng = np.random.default_rng(0)

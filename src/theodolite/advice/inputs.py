@@ -132,6 +132,9 @@ ZOO = Calibration(
 def judge_inputs(evidence: FitEvidence) -> InputFinding:
     """What the inputs predict of a classifier's fit, by the rule of the calibration.
 
+    Returns:
+        What the inputs predict of the fit.
+
     Examples:
         >>> judge_inputs(FitEvidence(1.0, 0.1, 500, 64, 0.95, 0.9, 0.96)).value
         'inputs-predict'

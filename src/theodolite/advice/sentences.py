@@ -67,6 +67,9 @@ def worded(finding: Any) -> Answer:
 def percent(share: float) -> str:
     """A share as people say it, with a digit more next to 0 and 100 %.
 
+    Returns:
+        Text with at most three digits and a sign of per cent.
+
     Examples:
         >>> percent(0.974), percent(0.9962), percent(1.0), percent(0.004), percent(-0.031)
         ('97 %', '99.6 %', '100 %', '0.4 %', '−3.1 %')
@@ -114,6 +117,9 @@ _VERDICTS = {
 
 def verdict_words(finding: CarryOver) -> str:
     """The verdict in a few words, for tables.
+
+    Returns:
+        The words of a report.
 
     Examples:
         >>> from theodolite.advice.findings import Measured, carry_over

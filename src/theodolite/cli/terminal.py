@@ -226,7 +226,7 @@ def keyword_arguments(flag: str, pairs: Sequence[str]) -> dict[str, Any]:
     Raises:
         CommandError: If there is no name.
 
-    Example:
+    Examples:
         >>> keyword_arguments("--arg", ["sizes=[64, 10]", "activation=tanh"])
         {'sizes': [64, 10], 'activation': 'tanh'}
     """

@@ -47,7 +47,7 @@ class Dataset:
         ShapeError: If splits are empty, or rows or shapes do not match.
         DomainError: If labels are negative, absurdly large, or more than the class names.
 
-    Example:
+    Examples:
         >>> x, y = torch.arange(6.0).reshape(3, 2), torch.tensor([0, 1, 1])
         >>> data = Dataset("toy", x, y, x, y)
         >>> data.num_classes, data.classes, data.scaling
@@ -156,7 +156,7 @@ def disjoint_rows(
     Raises:
         DomainError: If the samples need more examples than there are.
 
-    Example:
+    Examples:
         >>> upstream, downstream = disjoint_rows(10, 4, 6)
         >>> set(upstream.tolist()) & set(downstream.tolist())
         set()
@@ -193,7 +193,7 @@ def digits(test_size: int = 297, generator: torch.Generator | None = None) -> Da
     Raises:
         DomainError: If a split would be empty.
 
-    Example:
+    Examples:
         >>> data = digits()
         >>> data.x_train.shape, len(data.x_test), data.num_classes
         (torch.Size([1500, 1, 8, 8]), 297, 10)
@@ -234,7 +234,7 @@ def random_labels(
 ) -> Integer[Tensor, " n"]:
     """A uniform random permutation of the labels: every class keeps its count.
 
-    Example:
+    Examples:
         >>> random_labels(torch.tensor([0, 0, 1, 2])).sort().values
         tensor([0, 0, 1, 2])
 

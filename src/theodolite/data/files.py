@@ -56,7 +56,7 @@ def load_npz(
         DataError: If the file is missing, damaged, or holds something else. The message says
             what was expected.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "toy.npz"
         >>> x, y = np.zeros((2, 5, 5, 3), np.uint8), np.array([0, 1])
@@ -324,7 +324,7 @@ def load_data(source: str | Path, generator: torch.Generator | None = None) -> D
         UnknownNameError: If the word is no name and no path.
         DataError: If the data cannot be read.
 
-    Example:
+    Examples:
         >>> load_data("digits", torch.Generator().manual_seed(0)).name
         'digits'
     """

@@ -53,7 +53,7 @@ def _floating(inputs: Tensor) -> Tensor:
 def unit_interval(pixels: Num[Tensor, "n *shape"], peak: int = 255) -> Float[Tensor, "n *shape"]:
     """Pixels ``0 .. peak`` to [0, 1]; the 8x8 digits have ``peak = 16``.
 
-    Example:
+    Examples:
         >>> unit_interval(torch.tensor([[0, 255]]))
         tensor([[0., 1.]])
     """
@@ -63,7 +63,7 @@ def unit_interval(pixels: Num[Tensor, "n *shape"], peak: int = 255) -> Float[Ten
 def symmetric_range(pixels: Num[Tensor, "n *shape"], peak: int = 255) -> Float[Tensor, "n *shape"]:
     """Pixels ``0 .. peak`` to [-1, 1]: ``x / 127.5 - 1`` for bytes.
 
-    Example:
+    Examples:
         >>> symmetric_range(torch.tensor([[0, 255]]))
         tensor([[-1.,  1.]])
 
@@ -85,7 +85,7 @@ def channel_standardized(
         mean: one number per channel.
         std: one positive number per channel.
 
-    Example:
+    Examples:
         >>> image = torch.tensor(CIFAR_MEAN).reshape(1, 3, 1, 1)
         >>> channel_standardized(image).flatten()
         tensor([0., 0., 0.])
@@ -118,7 +118,7 @@ def pixel_standardizer(training: Num[Tensor, "n *shape"]) -> Callable[[Tensor], 
     Raises:
         DomainError: If all training inputs are equal: there is no scale.
 
-    Example:
+    Examples:
         >>> x = torch.tensor([[1.0, 5.0], [3.0, 5.0]])
         >>> pixel_standardizer(x)(x)
         tensor([[-1.4142,  0.0000],
@@ -151,7 +151,7 @@ def image_standardized(images: Num[Tensor, "n *shape"]) -> Float[Tensor, "n *sha
     over all :math:`N` values of an image, with the population standard deviation. Every image whose
     deviation is at least :math:`1/\sqrt N` then has squared norm :math:`N`; a constant one is 0.
 
-    Example:
+    Examples:
         >>> image_standardized(torch.tensor([[1.0, 3.0], [7.0, 7.0]]))
         tensor([[-1.,  1.],
                 [ 0.,  0.]])
@@ -171,7 +171,7 @@ def image_standardized(images: Num[Tensor, "n *shape"]) -> Float[Tensor, "n *sha
 def unit_rows(inputs: Num[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
     """Every example divided by its Euclidean length; zero stays zero.
 
-    Example:
+    Examples:
         >>> unit_rows(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
         tensor([[0.6000, 0.8000],
                 [0.0000, 0.0000]])
@@ -199,7 +199,7 @@ def scaled(dataset: Dataset, scaling: Scaling) -> Dataset:
     Raises:
         DomainError: If a scaling of raw pixels meets inputs that are none any more.
 
-    Example:
+    Examples:
         >>> x, y = torch.tensor([[0, 51], [255, 0]]), torch.tensor([0, 1])
         >>> data = scaled(Dataset("toy", x, y, x, y, peak=255), "unit_interval")
         >>> data.x_train[0], data.scaling

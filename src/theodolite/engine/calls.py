@@ -136,7 +136,7 @@ def _is_tuple(value: Any) -> bool:
 def leaves(value: Any) -> Iterator[Any]:
     """Everything that is no list, tuple or dictionary, in order.
 
-    Example:
+    Examples:
         >>> list(leaves((1, [2, {"a": 3}])))
         [1, 2, 3]
     """
@@ -161,7 +161,7 @@ def map_leaves(function: Callable[..., Any], value: Any, *others: Any) -> Any:
     Raises:
         NestingError: If another is nested in another way.
 
-    Example:
+    Examples:
         >>> map_leaves(lambda a, b: a + b, (1, [2]), (10, [20]))
         (11, [22])
     """

@@ -171,11 +171,14 @@ def weight_covariance(
         centered: remove the mean row; otherwise the second moment about zero.
         ddof: the sum is divided by ``F - ddof``.
 
+    Returns:
+        A matrix over the inputs of one filter.
+
     Raises:
         ShapeError: If there is no weight with one row per neuron, or rows of several lengths.
         DomainError: If the weight holds NaN or infinity.
 
-    Example:
+    Examples:
         >>> weight_covariance(torch.tensor([[1.0, 0.0], [-1.0, 2.0]]))
         tensor([[ 1., -1.],
                 [-1.,  1.]])
@@ -261,12 +264,15 @@ def patch_covariance(
         ddof: the sum is divided by ``n - ddof``.
         per_position: a mean and a covariance for each position instead of the pooled ones.
 
+    Returns:
+        The covariance of all patches, or sums for every position.
+
     Raises:
         ShapeError: If images have no spatial axis, batches differ in shape, or the kernel
             does not fit.
         DomainError: If a stride is below 1, a padding below 0, or there is no image.
 
-    Example:
+    Examples:
         >>> image = torch.arange(9.0).reshape(1, 1, 3, 3)
         >>> patch_covariance(image, 1)
         tensor([[6.6667]])
@@ -390,10 +396,13 @@ def input_moments(
         batch_size: split batches into parts of at most this many examples; None keeps them.
         batch_fn: turns an item of the data into a batch.
 
+    Returns:
+        Mean and covariance sums of what every layer multiplies.
+
     Raises:
         DomainError: If a layer is neither linear nor convolutional, or does not run.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Conv2d(1, 4, 2), nn.Flatten(), nn.Linear(16, 3))
         >>> moments = input_moments(model, torch.randn(5, 1, 3, 3))
         >>> {name: tuple(m.covariance().shape) for name, m in moments.items()}

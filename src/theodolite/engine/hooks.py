@@ -76,10 +76,13 @@ def capture_outputs(
         layers: names of ``model.named_modules()``.
         reduce: (name, output) -> what is kept, called at once; by default a detached copy.
 
+    Yields:
+        A dictionary that fills with the outputs of each layer.
+
     Raises:
         UnknownNameError: If a name is not a module of the model.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(inplace=True))
         >>> with capture_outputs(model, ["0"]) as outputs:
         ...     _ = model(torch.ones(4, 2))

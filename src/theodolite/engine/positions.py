@@ -42,7 +42,7 @@ class PositionLabels:
         masked: whether the mask of the batch says which labels count.
         ignored: the label that does not count; real numbers do not count where they are nan.
 
-    Example:
+    Examples:
         >>> batch = Batch((torch.tensor([[5, 7, 9]]),), targets=torch.tensor([[5, 7, 9]]))
         >>> found = PositionLabels.of(torch.zeros(1, 3, 10), batch)
         >>> found.shift, found.targets(batch).tolist()
@@ -256,7 +256,10 @@ def projected_outputs(
         readout: gives (n, c).
         generator: of the signs.
 
-    Example:
+    Returns:
+        A function to pass as ``readout=``.
+
+    Examples:
         >>> last = lambda output, batch: output[:, -1]
         >>> project = projected_outputs(4, readout=last, generator=torch.Generator().manual_seed(0))
         >>> batch = Batch((torch.zeros(2, 3, dtype=torch.long),))

@@ -177,6 +177,9 @@ def per_example_cross_entropy(
 
     Targets are class indices ``(n,)`` or ``(n, 1)``, probabilities ``(n, c)``, or 0 and 1 for a
     single output.
+
+    Returns:
+        One loss per example.
     """
     if outputs.shape[1] == 1:
         values = outputs.squeeze(1)

@@ -70,7 +70,10 @@ def register_rule(*functions: Callable[..., Any]) -> Callable[[Rule], Rule]:
     ``torch.overrides.handle_torch_function`` or are built from torch functions that have rules.
     The self-check of every run compares what rules give with plain autograd.
 
-    Example:
+    Returns:
+        A decorator for the rule.
+
+    Examples:
         >>> from theodolite.engine.calls import Dense
         >>> @register_rule(torch.hypot)
         ... def hypot(call):

@@ -190,13 +190,16 @@ def tangent_alignments(
         processes: That have the same model, inputs and random vectors, and share the work of the
             sketch.
 
+    Returns:
+        The alignment of every layer with its standard error.
+
     Raises:
         CaptureError: If examples depend on each other or on chance, or a rule is wrong.
         DomainError: If there are no targets, or the model trains or drops out.
         MemoryLimitError: If the plan exceeds the memory limit.
         ShapeError: If outputs and targets do not match.
 
-    Example:
+    Examples:
         >>> model = torch.nn.Linear(2, 2, bias=False).double()
         >>> x = torch.eye(2, dtype=torch.float64)
         >>> found = tangent_alignments(model, x, torch.tensor([0, 1]))

@@ -42,7 +42,7 @@ def default_tracking_uri(folder: str | os.PathLike[str] = ".") -> str:
 def without_password(text: str) -> str:
     """A text with the users and passwords of its addresses left out.
 
-    Example:
+    Examples:
         >>> without_password("no answer from http://me:secret@host:5000/path")
         'no answer from http://host:5000/path'
     """

@@ -35,7 +35,7 @@ class Similarity:
         function: of features (n, d) and (n, e).
         is_symmetric: whether the order of the two matters.
 
-    Example:
+    Examples:
         >>> x = np.random.default_rng(0).normal(size=(50, 4))
         >>> round(SIMILARITIES["cka"](x, 3 * x), 4)
         1.0

@@ -61,7 +61,10 @@ def scalars(record: Record, measures: Sequence[str] | None = None) -> dict[str, 
         record: of a survey, or one step of a history.
         measures: only these; all of them if left out.
 
-    Example:
+    Returns:
+        Numbers by ``family/measure/layer``.
+
+    Examples:
         >>> row = {"layer": "fc1", "family": "kernel", "measure": "cka_target", "value": 0.5}
         >>> scalars(Record({"rows": [row]}))
         {'kernel/cka_target/fc1': 0.5}
@@ -79,7 +82,7 @@ def parameters(record: Record) -> dict[str, str]:
     Args:
         record: of a survey, or the head or one step of a history.
 
-    Example:
+    Examples:
         >>> config = {"seed": 0, "sizes": {"kernel": 2000, "pairs": None}}
         >>> parameters(Record({"config": config, "data": {"n": 30, "input_shape": [4]}}))
         {'config.seed': '0', 'config.sizes.kernel': '2000', 'data.n': '30', 'data.input_shape': '4'}

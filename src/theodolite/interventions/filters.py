@@ -41,6 +41,9 @@ def tau_curve(name: str, count: int) -> Float[Tensor, " count"]:
         name: ``"f1"``, ``"f2"`` or ``"f3"``.
         count: number of directions, 16 in the paper.
 
+    Returns:
+        One strength per direction.
+
     Raises:
         UnknownNameError: If there is no such curve.
 
@@ -115,6 +118,9 @@ def sample_filters(
         covariance: :math:`\Sigma`, of learned filters or built from data.
         count: number of filters.
         generator: source of randomness.
+
+    Returns:
+        One filter per row.
 
     Raises:
         ShapeError: If the covariance is not square.
@@ -203,6 +209,9 @@ def eigenvector_filters(
         signs: ``"random"``; ``"+1"`` leaves them as the solver gives them; ``"largest"`` makes
             the entry of largest magnitude positive. With ReLU the two signs differ.
         generator: source of random signs.
+
+    Returns:
+        One filter per row.
 
     Raises:
         ShapeError: If there are more filters than dimensions.

@@ -73,6 +73,9 @@ def freeze_except_(
 def unfrozen(model: nn.Module) -> Iterator[nn.Module]:
     """All parameters trainable inside the block, e.g. to measure tangent kernels of frozen layers.
 
+    Yields:
+        The model, with all parameters trainable inside the block.
+
     Examples:
         >>> net = freeze_except_(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
         >>> with unfrozen(net):

@@ -23,6 +23,9 @@ INITIALIZERS: tuple[Initializer, ...] = ("he", "glorot", "orthogonal", "normal",
 def fans(weight: Tensor) -> tuple[int, int]:
     """Fan-in and fan-out of a linear or convolutional weight; both include the kernel's area.
 
+    Returns:
+        The number of inputs and the number of outputs of one unit.
+
     Examples:
         >>> fans(torch.empty(16, 3, 5, 5))
         (75, 400)
@@ -51,6 +54,9 @@ def init_weight_(
         initializer: which distribution.
         scale: :math:`s`, a factor of the standard deviation.
         generator: source of randomness; one of the CPU gives the same weights on every device.
+
+    Returns:
+        The same tensor, with new values.
 
     Raises:
         DomainError: If the initializer is unknown or the scale is not positive.
@@ -102,6 +108,9 @@ def initialize_(
         initializer: which distribution.
         scale: one factor for all layers, or one per layer.
         generator: source of randomness.
+
+    Returns:
+        The same model, with new weights.
 
     Raises:
         ShapeError: If a list of scales has not one entry per layer.

@@ -34,6 +34,9 @@ def layer_norms(model: nn.Module, *, order: int = 2, bias: bool = True) -> dict[
         order: 2, or 1 for the sum of absolute values.
         bias: take weight and bias together; otherwise the weight alone.
 
+    Returns:
+        The norm of each layer, by name.
+
     Raises:
         DomainError: If the order is neither 1 nor 2.
 

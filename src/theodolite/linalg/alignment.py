@@ -195,6 +195,9 @@ class SetSums:
 def mean_over_classes(values: Float[Tensor, "*sets k"]) -> Float[Tensor, "*sets"]:
     """Mean over the classes where a value is defined; nan (with gradient zero) if it is nowhere.
 
+    Returns:
+        The mean along the last axis.
+
     Examples:
         >>> mean_over_classes(torch.tensor([1.0, float("nan"), 0.5])).item()
         0.75
@@ -213,6 +216,9 @@ def contrast_from_sums(
         classes: sums of every class, classes along the last axis.
         overall: sums of all vectors as one set, without that axis.
         zero: value of a set of vectors that are all zero, ``"nan"`` or ``"zero"``.
+
+    Returns:
+        One number for every set of sums.
 
     Examples:
         >>> one = SetSums(*(torch.tensor([v, v]).double() for v in (2.0, 4.0, 2.0, 2.0)))
@@ -238,6 +244,9 @@ def alignment_from_norms(
         kernel_norm: :math:`\|C_m K C_m\|_F`, or an estimate of it.
         label_square: :math:`\|\tilde y\|^2`.
         defined: whether kernel and targets are more than rounding after centring.
+
+    Returns:
+        The alignment, one number for each entry of the norms.
 
     Examples:
         >>> alignment_from_norms(torch.tensor(2.0), torch.tensor(4.0), 1.0).item()

@@ -40,6 +40,9 @@ def cross_entropy_gradient(
         logits: :math:`F`, outputs before the softmax.
         targets: :math:`y`, one-hot labels or probabilities; each row sums to 1.
 
+    Returns:
+        A matrix of the shape of the logits.
+
     Raises:
         ShapeError: If the shapes differ.
         DomainError: If an entry is not finite, or a row of targets is no distribution.
@@ -76,6 +79,9 @@ def cross_entropy_hessian(
         normalize: divide by the largest entry of all blocks, in logarithms, so that a saturated
             softmax does not underflow. All Fisher measures here are scale-free.
 
+    Returns:
+        One matrix of outputs by outputs for every example.
+
     Raises:
         ShapeError: If the logits have not two axes, or no entries.
         DomainError: If they are not finite.
@@ -108,6 +114,9 @@ def squared_error_gradient(
         outputs: :math:`F`.
         targets: :math:`Y`.
 
+    Returns:
+        A matrix of the shape of the outputs.
+
     Raises:
         ShapeError: If the shapes differ.
         DomainError: If an entry is not finite.
@@ -130,6 +139,9 @@ def squared_error_hessian(outputs: Float[Tensor, "n c"]) -> Float[Tensor, "n c c
 
     Args:
         outputs: :math:`F`; only its shape matters.
+
+    Returns:
+        One matrix of outputs by outputs for every example.
 
     Raises:
         ShapeError: If the outputs have not two axes, or no entries.

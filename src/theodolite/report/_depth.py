@@ -78,7 +78,7 @@ class Block:
 def blocks_of(layers: Sequence[str]) -> list[Block]:
     """Parts of a network by the names of its layers; none where they would not help.
 
-    Example:
+    Examples:
         >>> names = ["stem", *(f"net.{b}.{layer}" for b in range(3) for layer in "ab"), "head"]
         >>> [(block.name, block.stop - block.start) for block in blocks_of(names)]
         [('stem', 1), ('net', 6), ('head', 1)]

@@ -98,7 +98,7 @@ def _finite(value: Any) -> Any:
 def shown_as(measure: str, value: int | float | None, *, signed: bool = False) -> str:
     """A number in the form of its measure: accuracies in per cent.
 
-    Example:
+    Examples:
         >>> shown_as("probe_accuracy", 0.547), shown_as("cka_target", 0.272)
         ('54.7 %', '0.272')
         >>> shown_as("cka_target", 0.02, signed=True), shown_as("probe_accuracy", float("nan"))
@@ -113,7 +113,7 @@ def shown_as(measure: str, value: int | float | None, *, signed: bool = False) -
 def shown_chance(mean: float, sd: float) -> str:
     """A chance level; 0 where it is within one standard deviation of it.
 
-    Example:
+    Examples:
         >>> shown_chance(-0.0007, 0.0027), shown_chance(0.0875, 0.0005)
         ('0', '0.087')
     """

@@ -63,13 +63,16 @@ def survey_features(
         options: the same and more, as :class:`SurveyOptions` or a mapping; options of a model have
             no effect. The keywords above go before it.
 
+    Returns:
+        The same result as :func:`survey`, without the families that need a model.
+
     Raises:
         DomainError: If the features are no mapping or not finite, a label is missing, or no family
             applies.
         DtypeError: If features are no numbers, or labels neither numbers nor text.
         ShapeError: If there is no layer, or features and labels differ in number.
 
-    Example:
+    Examples:
         >>> x = torch.tensor([[0.0, 1.0], [0.1, 0.9], [1.0, 0.1], [0.9, 0.0]])
         >>> found = survey_features({"embedding": x}, ["cat", "cat", "dog", "dog"])
         >>> round(found.estimate("cka_target", "embedding").value, 2)

@@ -107,7 +107,7 @@ class Monitor:
         DomainError: If an option is out of range.
         UnknownNameError: If a family, an option, or a part of the cadence does not exist.
 
-    Example:
+    Examples:
         >>> model = nn.Linear(2, 2)
         >>> x, y = torch.randn(20, 2), torch.arange(20) % 2
         >>> with Monitor(model, probe=(x, y), every=5, families="kernel") as monitor:
@@ -475,7 +475,7 @@ class Budget:
     Raises:
         DomainError: If the share is not positive.
 
-    Example:
+    Examples:
         >>> now = 0.0
         >>> budget = Budget(0.1, clock=lambda: now)
         >>> with budget.measuring():

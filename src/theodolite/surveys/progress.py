@@ -269,7 +269,7 @@ def time_left(done: float, elapsed: float) -> str:
 
     Nothing at the start: from a thousandth of the work one cannot tell.
 
-    Example:
+    Examples:
         >>> time_left(0.25, 40.0), time_left(0.5, 600.0), time_left(0.001, 1.0)
         ('(2 min left)', '(10 min left)', '')
     """

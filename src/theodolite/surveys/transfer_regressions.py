@@ -185,7 +185,7 @@ def fine_tuned(wrong: Tensor, error: Tensor, worst: float | Tensor) -> Tensor:
         error: its leave-one-out errors.
         worst: share of wrong answers if the largest class is always predicted.
 
-    Example:
+    Examples:
         >>> wrong, error = torch.tensor([0.2, 0.5, 0.9]), torch.tensor([0.3, 0.7, 1.0])
         >>> fine_tuned(wrong, error, worst=0.9)
         tensor([0.2000, 0.4700, 0.9000])

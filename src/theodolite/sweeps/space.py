@@ -54,7 +54,7 @@ class Space:
         samples: random draws for each point of the grid.
         seed: of the draws; equal spaces give equal points.
 
-    Example:
+    Examples:
         >>> [dict(point) for point in Space({"depth": [2, 4], "width": [8]}).points()]
         [{'depth': 2, 'width': 8}, {'depth': 4, 'width': 8}]
     """
@@ -89,7 +89,7 @@ class Space:
 def point_name(point: Point) -> str:
     """A short name that equal points share; "" for the point without settings.
 
-    Example:
+    Examples:
         >>> point_name({}), point_name({"b": 1, "a": 2}) == point_name({"a": 2, "b": 1})
         ('', True)
     """

@@ -100,6 +100,9 @@ def convert_step_size(learning_rate: float, loss: str, count: int) -> float:
         count: :math:`n`, the number of examples. ``torch.nn.MSELoss`` also averages over the
             :math:`k` outputs: pass ``"mean"`` and :math:`n k`.
 
+    Returns:
+        The step size of the formulas of this module.
+
     Raises:
         DomainError: If the rate is not positive or the loss is unknown.
 
@@ -130,6 +133,9 @@ def project_start(
         features: :math:`\Phi`.
         targets: :math:`y`, one column per output.
         weights: :math:`w_0`.
+
+    Returns:
+        Projections of the targets, and the initial weights in the same basis.
 
     Raises:
         ShapeError: If rows, columns or outputs do not match.
@@ -170,6 +176,9 @@ def diverges(projections: LabelProjections, step_size: float) -> bool:
     Args:
         projections: Result of ``label_projections``.
         step_size: :math:`\eta`, for half the sum of squares.
+
+    Returns:
+        True if the loss grows without bound.
 
     Raises:
         DomainError: If the step size is not positive and finite.
@@ -256,6 +265,9 @@ def gradient_descent_loss(
         step_size: :math:`\eta`, for half the sum of squares (``convert_step_size``).
         steps: :math:`t`, one number or many; whole numbers where :math:`\eta\sigma_1^2 > 1`.
         start: Initial weights from ``project_start``; zero if absent.
+
+    Returns:
+        One loss for every number of steps.
 
     Raises:
         DomainError: If the step size is not positive, or steps are negative or not finite.
@@ -347,6 +359,9 @@ def steps_to_reduce(
         reduction: :math:`\omega \ge 0`, on the sum of squared errors; one number or many.
         step_size: :math:`\eta`, for half the sum of squares.
         start: Initial weights from ``project_start``; zero if absent.
+
+    Returns:
+        One number of steps for every reduction; ``inf`` where it is never reached.
 
     Raises:
         DomainError: If the reduction is negative or the step size makes the run diverge.

@@ -126,6 +126,9 @@ def equilibrium_layer(depth: int, correlation: float = 0.0, q_star: float = 1.0)
         correlation: :math:`c_1`, the cosine of two typical inputs.
         q_star: :math:`q_* = 2|x|^2/d`; the paper uses 1.
 
+    Returns:
+        The depth of the layer, counted from 1; not an integer in general.
+
     Raises:
         DomainError: If the depth is below 1, the cosine outside [-1, 1] or q_star not positive.
 

@@ -63,6 +63,9 @@ def linear_probe(
         targets: :math:`Y`.
         ridge: :math:`\lambda \ge 0`, on the sum of squares.
 
+    Returns:
+        Weights: one row per feature, one column per output.
+
     Raises:
         ShapeError: If the numbers of examples differ.
         DomainError: If the ridge is negative or anything is not finite.
@@ -110,6 +113,9 @@ def kernel_regression(
         targets: :math:`Y`, of the training examples.
         cross: :math:`k(x)^\top`, one row per example to predict; axes as those of ``gram``.
         ridge: :math:`\lambda \ge 0`, added to the diagonal of the Gram matrix.
+
+    Returns:
+        Predictions: one row per new example, one column per output.
 
     Raises:
         ShapeError: If sizes do not match.
@@ -193,6 +199,9 @@ def effective_ridge(
         samples: :math:`P \ge 0`, one number or many.
         ridge: :math:`\lambda \ge 0`, added to the Gram matrix.
 
+    Returns:
+        One number for every training-set size.
+
     Raises:
         DomainError: If an argument is negative or not finite.
 
@@ -230,6 +239,9 @@ def generalization_error(
         samples: :math:`P \ge 0`, one number or many.
         ridge: :math:`\lambda \ge 0`, added to the Gram matrix.
         noise: :math:`s^2 \ge 0`, variance of the label noise, summed over outputs.
+
+    Returns:
+        One error for every training-set size.
 
     Raises:
         ShapeError: If eigenvalues and power differ in length.
@@ -284,6 +296,9 @@ def sample_freedom(
         ridges: :math:`n\lambda > 0`, added to that Gram matrix.
         samples: :math:`n`.
 
+    Returns:
+        Effective ridge and degrees of freedom, one of each for every ridge.
+
     Raises:
         DomainError: If an argument is negative or not finite, or a ridge zero.
 
@@ -327,6 +342,9 @@ def error_with_more(
         freedom: :math:`\mathrm{df}_2(\kappa)`, from :func:`sample_freedom`.
         samples: :math:`n`.
         others: :math:`m`, one number or many; ridges with as many degrees of freedom are passed by.
+
+    Returns:
+        One error for every training-set size.
 
     Raises:
         ShapeError: If there is not one error for each degree of freedom.

@@ -141,7 +141,7 @@ def learning_curve(
         ShapeError: If lengths differ, or there are fewer than 20 examples.
         DomainError: If something is not finite, or all targets are equal.
 
-    Example:
+    Examples:
         >>> x = torch.randn(200, 5, generator=torch.Generator().manual_seed(0))
         >>> y = (x[:, 0] + 0.3 * x[:, 1] ** 2 > 0).long()
         >>> curve = learning_curve(x, y, [100, 200, 2000])

@@ -54,6 +54,9 @@ def basis_misalignment(
         basis: :math:`v_i` as orthonormal columns; a stack of bases broadcasts with the weights.
         weight_covariance: :math:`B`, positive definite, or a stack.
 
+    Returns:
+        One number for every pair of a basis and a weight covariance.
+
     Raises:
         ShapeError: If the matrices are not square or differ in size.
         DomainError: If the basis is not orthonormal, or :math:`B` not symmetric, finite, definite.
@@ -85,6 +88,9 @@ def basis_misalignment_terms(
     Args:
         basis: orthonormal columns, or a stack of bases.
         weight_covariance: positive definite, or a stack.
+
+    Returns:
+        One number for every basis vector, along the last axis.
 
     Raises:
         ShapeError: If the matrices are not square or differ in size.
@@ -177,6 +183,9 @@ def subspace_size(filters: int, dimensions: int) -> int:
         filters: number of weight vectors of the layer.
         dimensions: length of a weight vector.
 
+    Returns:
+        The number of directions; 0 if there are fewer than four filters.
+
     Raises:
         DomainError: If a count is below 1.
 
@@ -204,6 +213,9 @@ def compress_covariance(
         data_covariance: provides the eigenvectors :math:`Q`.
         weight_covariance: :math:`B`, or a stack.
         subspace: :math:`k`, the number of eigenvectors.
+
+    Returns:
+        A matrix of size ``subspace`` for every weight covariance.
 
     Raises:
         ShapeError: If the matrices are not square or differ in size.
@@ -246,6 +258,9 @@ def relative_misalignment(
         bases: :math:`Q_j`, e.g. from :func:`random_bases`; of size ``subspace`` where given. Reuse
             them over training steps.
         subspace: compress both to so many leading eigenvectors of :math:`A` first.
+
+    Returns:
+        One number for every weight covariance; 1 is the mean over random bases.
 
     Raises:
         ShapeError: If the matrices are not square or differ in size.
@@ -303,6 +318,9 @@ def compare_misalignment(
         draws: number of random bases.
         generator: of the random bases.
 
+    Returns:
+        All four numbers, and the size of the subspace they were taken in.
+
     Raises:
         ShapeError: If the matrices are not square or differ in size.
         DomainError: If a matrix is not symmetric or not finite, or the weight covariance not
@@ -352,6 +370,9 @@ def compare_misalignment_along(
             all of them.
         weights: filters as rows; their covariance is taken about their mean.
         bases: from a number of directions to random bases, e.g. of :func:`random_bases`.
+
+    Returns:
+        All four numbers, and the size of the subspace they were taken in.
 
     Raises:
         ShapeError: If the directions have another dimension, or there are too few of them.

@@ -46,6 +46,9 @@ def misalignment(
         rtol: eigenvalues of :math:`A` closer than this times the largest share an eigenspace; by
             default the rounding of the dtype.
 
+    Returns:
+        One number for every weight covariance.
+
     Raises:
         ShapeError: If the matrices are not square or differ in size.
         DomainError: If a matrix is not symmetric or not finite, :math:`B` is not positive definite,
@@ -104,6 +107,9 @@ def misalignment_terms(
         ridge: share of the mean variance added to the diagonal.
         rtol: relative gap of eigenvalues that count as equal.
 
+    Returns:
+        One number for every eigenspace, with its dimension and eigenvalue.
+
     Raises:
         ShapeError: If the matrices are not square or differ in size.
         DomainError: As in :func:`misalignment`.
@@ -154,6 +160,9 @@ def misalignment_floor(
         filters: :math:`n`, the number of weight vectors behind the covariance.
         dimensions: :math:`d`; of the subspace where misalignment is taken in one.
         centered: whether the covariance has its mean removed.
+
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
 
     Raises:
         DomainError: If a count is below 1.

@@ -67,6 +67,9 @@ def transfer_function(
             two, the directions inside it stand for the whole.
         rtol: relative gap of eigenvalues that count as equal.
 
+    Returns:
+        Pairs of sigma and tau, one for each direction.
+
     Raises:
         ShapeError: If the covariance is not square or the weights have another dimension.
         DomainError: If the covariance is not symmetric or has negative eigenvalues beyond
@@ -116,6 +119,9 @@ def transfer_from_covariance(
         weight_covariance: :math:`\Sigma_w`, positive semi-definite, or a stack.
         count: only so many leading directions (default: all), see :func:`transfer_function`.
         rtol: relative gap of eigenvalues that count as equal.
+
+    Returns:
+        Pairs of sigma and tau, one for each direction.
 
     Raises:
         ShapeError: If a matrix is not square or they differ in size.

@@ -222,6 +222,9 @@ def random_bases(
         draws: number of bases.
         generator: of the draws; torch's global one if not given.
 
+    Returns:
+        Bases along the first axis; the columns of each are orthonormal.
+
     Raises:
         DomainError: If there are no dimensions or no draws.
 
@@ -255,6 +258,9 @@ def subspace_overlap(
         covariance_1: symmetric, with eigenvectors :math:`E` by decreasing eigenvalue.
         covariance_2: symmetric, with eigenvectors :math:`E'`.
         indices: :math:`S`, ranks counted from 0, e.g. a pair of close eigenvalues.
+
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
 
     Raises:
         ShapeError: If the matrices are not square or differ in size.

@@ -242,6 +242,9 @@ def vector_alignment(vectors: Float[Tensor, "n *d"]) -> Float[Tensor, ""]:
     Args:
         vectors: :math:`v_1 \dots v_n`, flattened after axis 0: gradients or features of examples.
 
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
+
     Raises:
         ShapeError: If there are fewer than two vectors, or they are empty.
         DomainError: If an entry is not finite.
@@ -274,6 +277,9 @@ def weighted_alignment(vectors: Float[Tensor, "n *d"]) -> Float[Tensor, ""]:
 
     Args:
         vectors: :math:`v_1 \dots v_n`, flattened after axis 0.
+
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
 
     Raises:
         ShapeError: If there are fewer than two vectors, or they are empty.
@@ -313,6 +319,9 @@ def class_alignment(
         zero: value of a class whose vectors are all zero (fitted examples under a hinge loss),
             ``"nan"`` or ``"zero"``.
 
+    Returns:
+        One number for every class.
+
     Raises:
         ShapeError: If lengths differ, or vectors are empty.
         DomainError: If an entry is not finite or a label is out of range.
@@ -349,6 +358,9 @@ def in_class_alignment(
         labels: class :math:`y_i` of each example.
         num_classes: number of classes; one more than the largest label if not given.
         zero: value of a class whose vectors are all zero, ``"nan"`` (left out) or ``"zero"``.
+
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
 
     Raises:
         ShapeError: If lengths differ, or vectors are empty.
@@ -389,6 +401,9 @@ def alignment_contrast(
         num_classes: number of classes; one more than the largest label if not given.
         zero: value of a class whose vectors are all zero, ``"nan"`` (left out) or ``"zero"``.
 
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
+
     Raises:
         ShapeError: If lengths differ, or there are fewer than two vectors.
         DomainError: If an entry is not finite or a label is out of range.
@@ -426,6 +441,9 @@ def class_alignment_matrix(
         vectors: :math:`v_1 \dots v_n`, flattened after axis 0.
         labels: class of each example.
         num_classes: number of classes; one more than the largest label if not given.
+
+    Returns:
+        A symmetric matrix with one row and one column per class.
 
     Raises:
         ShapeError: If lengths differ, or vectors are empty.
@@ -469,6 +487,9 @@ def cosine_stiffness(vectors: Float[Tensor, "n *d"]) -> Float[Tensor, ""]:
     Args:
         vectors: :math:`v_1 \dots v_n`, flattened after axis 0.
 
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
+
     Raises:
         ShapeError: If there are fewer than two vectors, or they are empty.
         DomainError: If an entry is not finite.
@@ -502,6 +523,9 @@ def stiffness_matrix(
         vectors: :math:`v_1 \dots v_n`, flattened after axis 0.
         labels: class of each example.
         num_classes: number of classes; one more than the largest label if not given.
+
+    Returns:
+        A symmetric matrix with one row and one column per class.
 
     Raises:
         ShapeError: If lengths differ, or vectors are empty.
@@ -537,6 +561,9 @@ def within_class_stiffness(
         labels: class of each example.
         num_classes: number of classes; one more than the largest label if not given.
 
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
+
     Raises:
         ShapeError: If lengths differ, or vectors are empty.
         DomainError: If an entry is not finite or a label is out of range.
@@ -570,6 +597,9 @@ def between_class_stiffness(
         vectors: one vector per example, flattened after axis 0.
         labels: class of each example.
         num_classes: number of classes; one more than the largest label if not given.
+
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
 
     Raises:
         ShapeError: If lengths differ, or vectors are empty.

@@ -33,6 +33,9 @@ def gradient_diversity(vectors: Float[Tensor, "n *d"]) -> Float[Tensor, ""]:
     Args:
         vectors: :math:`v_1 \dots v_n`, flattened after axis 0; one vector is enough.
 
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
+
     Raises:
         ShapeError: If there are no vectors, or they are empty.
         DomainError: If an entry is not finite.
@@ -63,6 +66,9 @@ def gradient_confusion(vectors: Float[Tensor, "n *d"], mode: str = "min") -> Flo
     Args:
         vectors: :math:`v_1 \dots v_n`, flattened after axis 0.
         mode: ``"min"`` for :math:`F`, ``"eta"`` for the original bound :math:`\eta`.
+
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
 
     Raises:
         ShapeError: If there are fewer than two vectors, or they are empty.
@@ -105,6 +111,9 @@ def confusion_of_gram(gram: Float[Tensor, "n n"], mode: str = "min") -> Float[Te
         gram: inner products of the examples' gradients, from a tangent kernel of the loss, say.
         mode: ``"min"`` for the smallest entry off the diagonal, ``"eta"`` for the original bound.
 
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
+
     Raises:
         ShapeError: If the matrix is not square or has fewer than two rows.
         DomainError: If it is not symmetric, not finite, or the mode is unknown.
@@ -145,6 +154,9 @@ def relative_norm(
     Args:
         gradient: of the mean loss with respect to the weight.
         weight: :math:`W_l`, of the same shape.
+
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
 
     Raises:
         ShapeError: If the shapes differ or are empty.

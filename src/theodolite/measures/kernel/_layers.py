@@ -144,6 +144,10 @@ def cka_matrix(
         labels: integer class of every example.
         debiased: the estimator: debiased, or the paper's plug-in form.
 
+    Returns:
+        The table of all pairs of layers and, if labels are given, CKA to labels of each
+        layer.
+
     Raises:
         ShapeError: If there is no layer, or the layers differ in their number of rows.
         DomainError: If an entry is not finite or a label is negative, or one is a Gram matrix.
@@ -190,6 +194,9 @@ def gram_cka_matrix(
         grams: symmetric Gram matrices of the same examples in the same order.
         labels: integer class of every example.
         debiased: the estimator: debiased, or the paper's plug-in form.
+
+    Returns:
+        The table of all pairs of kernels and, if labels are given, CKA to labels of each.
 
     Raises:
         ShapeError: If there is no kernel, or the matrices differ in size.
@@ -241,6 +248,9 @@ def layer_profile(
             mapping such as :func:`theodolite.features` returns.
         reference: integer labels, or a matrix with one row per example.
         debiased: the estimator: debiased, or the paper's plug-in form.
+
+    Returns:
+        CKA of each layer with the reference, in order of depth.
 
     Raises:
         ShapeError: If there is no layer, or numbers of rows differ.

@@ -264,6 +264,9 @@ def linear_kta(
         features_a: :math:`F`, one row per example.
         features_b: :math:`G`, of the same examples in the same order, e.g. one-hot targets.
 
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
+
     Raises:
         ShapeError: If these are not matrices with equally many rows.
         DomainError: If an entry is not finite.
@@ -307,6 +310,9 @@ def linear_cka(
         features_a: :math:`F`, one row per example.
         features_b: :math:`G`, of the same examples in the same order.
         debiased: the estimator: debiased, or the paper's plug-in form.
+
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
 
     Raises:
         ShapeError: If these are not matrices with equally many rows.
@@ -362,6 +368,9 @@ def target_cka(
         num_classes: to check the range of the labels.
         debiased: the estimator: debiased, or the paper's plug-in form.
 
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
+
     Raises:
         ShapeError: If there is not one label per row.
         DomainError: If an entry is not finite or a label is out of range.
@@ -411,6 +420,9 @@ def linear_hsic(
         features_a: :math:`F`, one row per example.
         features_b: :math:`G`, of the same examples in the same order.
         debiased: the unbiased estimator, or the plug-in one.
+
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
 
     Raises:
         ShapeError: If these are not matrices with equally many rows.

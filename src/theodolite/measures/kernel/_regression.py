@@ -54,6 +54,9 @@ def regression_error(
             outputs of a tangent kernel.
         targets: integer class labels, or numbers to regress, one column for each output.
 
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
+
     Raises:
         ShapeError: If lengths differ or there are fewer than two examples.
         DomainError: If the kernel is not symmetric, or something is not finite.
@@ -88,6 +91,9 @@ def regression_accuracy(
         gram: :math:`K` between the examples, symmetric.
         labels: class of each.
 
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
+
     Raises:
         ShapeError: If lengths differ or there are fewer than two examples.
         DomainError: If the kernel is not symmetric or not finite.
@@ -119,6 +125,9 @@ def leave_one_out_regression(
         targets: integer class labels, or numbers to regress, one column for each output.
         ridges: those that compete, in units of the mean eigenvalue of the centred kernel; the one
             of least error wins.
+
+    Returns:
+        Predictions, error and accuracy with intervals, and the ridge that was chosen.
 
     Raises:
         ShapeError: If lengths differ or there are fewer than two examples.
@@ -178,6 +187,10 @@ def mixed_regression(
         targets: integer class labels, or numbers to regress, one column for each output.
         shares: :math:`s` that compete; at equal errors the first wins.
 
+    Returns:
+        The share of least error, the mixed kernel, and the regressions with it and without
+        the second kernel.
+
     Raises:
         ShapeError: If lengths differ, there are fewer than two examples, or no share.
         DomainError: If a kernel is not symmetric or not finite, or a share outside [0, 1].
@@ -213,6 +226,9 @@ def mean_gram(grams: Sequence[Float[Tensor, "n n"]]) -> Float[Tensor, "n n"]:
 
     Args:
         grams: kernels between the same examples, symmetric.
+
+    Returns:
+        One kernel, of the same size.
 
     Raises:
         ShapeError: If there is none, or they are not of one size.

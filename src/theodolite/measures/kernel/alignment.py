@@ -108,6 +108,9 @@ def gram(
         features: :math:`F`, one row per example; maps of a convolution flattened or pooled.
         other: rows of a second set for the rectangular cross kernel.
 
+    Returns:
+        A matrix with one row per example and one column per example of the other set.
+
     Raises:
         ShapeError: If a matrix is expected, or the two sets differ in width.
         DomainError: If an entry is not finite.
@@ -145,6 +148,9 @@ def target_gram(
         targets: integer class labels, or any real matrix of target vectors.
         num_classes: for labels, to check their range.
 
+    Returns:
+        A matrix with one row and one column per example.
+
     Raises:
         ShapeError: If neither labels nor a matrix came.
         DomainError: If a label is out of range or an entry is not finite.
@@ -173,6 +179,9 @@ def center_gram(gram: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
 
     Args:
         gram: :math:`K`, symmetric.
+
+    Returns:
+        The centred matrix, of the same size.
 
     Raises:
         ShapeError: If the matrix is not square.
@@ -209,6 +218,9 @@ def kta(gram_a: Float[Tensor, "n n"], gram_b: Float[Tensor, "n n"]) -> Float[Ten
     Args:
         gram_a: :math:`K`, e.g. the kernel of a layer or a tangent kernel.
         gram_b: :math:`L`, e.g. ``target_gram(labels)``, of the same examples in the same order.
+
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
 
     Raises:
         ShapeError: If the matrices are not square or differ in size.
@@ -253,6 +265,9 @@ def hsic(
         gram_b: :math:`L`, of the same examples in the same order.
         debiased: the unbiased estimator, or the plug-in one.
 
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
+
     Raises:
         ShapeError: If the matrices are not square or differ in size.
         DomainError: If one is not symmetric or not finite.
@@ -296,6 +311,9 @@ def cka(
         gram_a: :math:`K`, e.g. the kernel of a layer or a tangent kernel.
         gram_b: :math:`L`, e.g. ``target_gram(labels)``, of the same examples in the same order.
         debiased: the estimator: debiased, or the paper's plug-in form.
+
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
 
     Raises:
         ShapeError: If the matrices are not square or differ in size.
@@ -360,6 +378,10 @@ def centered_cka(
         second: ``k`` kernels of the same examples in the same order.
         debiased: the estimator, as in :func:`cka`.
 
+    Returns:
+        A table with one row per kernel of the first set, one column per kernel of the
+        second.
+
     Examples:
         >>> x = torch.tensor([[1.0], [2.0], [3.0]])
         >>> y = torch.tensor([[1.0], [3.0], [2.0]])
@@ -399,6 +421,9 @@ def cka_from_products(
         eps: rounding of the dtype in which the kernels came.
         defined: which kernels are more than a constant.
 
+    Returns:
+        A symmetric table with one row and one column per kernel.
+
     Examples:
         >>> products = torch.tensor([[1.0, 2.0], [2.0, 16.0]]).double()
         >>> parts = KernelProducts.of(products, torch.zeros(2, 3).double())
@@ -427,6 +452,9 @@ def permuted_cka(
         centered: one of the ``grams`` of :class:`CenteredGrams`, or all of them.
         targets: the same rows in a different order for every ``b``.
         eps: rounding of the dtype in which the kernel came, or of each.
+
+    Returns:
+        One number for every layer and permutation.
     """
     count, n, c = targets.shape
     K, d = centered, centered.diagonal(dim1=-2, dim2=-1)

@@ -86,6 +86,9 @@ def kernel_spectrum(
         count: only the leading modes, by an iterative solver where that is cheaper.
         center: decompose :math:`HKH`; the paper does not centre.
 
+    Returns:
+        Eigenvalues, largest first, and eigenfunctions.
+
     Raises:
         ShapeError: If the matrix is not square.
         DomainError: If it is not symmetric, not finite, or has a clearly negative eigenvalue.
@@ -122,6 +125,9 @@ def linear_spectrum(
         features: :math:`F`, one row per example.
         count: only the leading modes, by an iterative solver where that is cheaper.
         center: decompose the kernel of the centred features; the paper does not centre.
+
+    Returns:
+        Eigenvalues, largest first, and eigenfunctions.
 
     Raises:
         ShapeError: If these are no matrix.
@@ -232,6 +238,9 @@ def participation_ratio(gram: Float[Tensor, "n n"], center: bool = False) -> Flo
         gram: :math:`K`, symmetric.
         center: take the centred kernel :math:`HKH`.
 
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
+
     Raises:
         ShapeError: If the matrix is not square.
         DomainError: If it is not symmetric or not finite.
@@ -261,6 +270,9 @@ def participation_from_traces(
         trace: :math:`\mathrm{tr} K = n\sum_\rho\eta_\rho`.
         trace_of_square: :math:`\mathrm{tr} K^2 = n^2\sum_\rho\eta_\rho^2`.
         defined: whether the kernel is more than rounding.
+
+    Returns:
+        One number for every kernel.
 
     Examples:
         >>> eta = torch.tensor([2.0, 1.0])
@@ -314,6 +326,9 @@ def cumulative_power(
         targets: integer class labels, or a matrix with one target vector per row.
         ties: what happens inside an eigenspace of several modes.
         per_class: one curve per target column instead of their sum.
+
+    Returns:
+        The curve from zero modes to all modes, and the rank of the kernel.
 
     Raises:
         ShapeError: If there is not one target per example.
@@ -415,6 +430,9 @@ def modes_to_reach(
         curve: the result of :func:`cumulative_power`, or its :math:`C(0), C(1), ...` alone.
         share: :math:`q`.
 
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
+
     Raises:
         ShapeError: If the curve is not a vector.
         DomainError: If it does not start at 0 or falls, or the share is outside [0, 1].
@@ -452,6 +470,9 @@ def power_area(curve: Float[Tensor, " m"]) -> Float[Tensor, ""]:
 
     Args:
         curve: :math:`C(0), C(1), ...` from :func:`cumulative_power`.
+
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
 
     Raises:
         ShapeError: If the curve is not a vector.

@@ -50,6 +50,9 @@ def neighbour_accuracy(
         labels: class of each.
         neighbours: how many vote; fewer where there are fewer examples.
 
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
+
     Raises:
         ShapeError: If lengths differ or there are fewer than two examples.
         DomainError: If features are not finite.
@@ -83,6 +86,9 @@ def neighbour_accuracy_of_gram(
         gram: inner products of features.
         labels: class of each example.
         neighbours: how many vote.
+
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
 
     Examples:
         >>> x = torch.tensor([[0.0], [0.1], [0.2], [5.0], [5.1], [5.2]])
@@ -142,6 +148,9 @@ def probe_accuracy(
         features: one row per example.
         labels: class of each.
 
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
+
     Raises:
         ShapeError: If lengths differ or there are fewer than two examples.
         DomainError: If features are not finite.
@@ -178,6 +187,9 @@ def probe_error(
         features: one row per example.
         targets: integer class labels, or numbers to regress, one column for each output.
 
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
+
     Raises:
         ShapeError: If lengths differ or there are fewer than two examples.
         DomainError: If features or targets are not finite.
@@ -209,6 +221,9 @@ def leave_one_out_probe(
         targets: integer class labels, or numbers to regress, one column for each output.
         ridges: those that compete, in units of the mean eigenvalue of the centred kernel; the one
             of least error wins.
+
+    Returns:
+        Predictions, error and accuracy with intervals, and the ridge that was chosen.
 
     Raises:
         ShapeError: If lengths differ or there are fewer than two examples.

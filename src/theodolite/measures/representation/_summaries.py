@@ -62,6 +62,9 @@ def alignment_area(
         normalized: divide by :math:`\sqrt n\,\|y\|^2`.
         route: see :func:`label_projections`.
 
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
+
     Raises:
         ShapeError: If features are not a non-empty matrix or targets differ in length.
         DomainError: If an entry is not finite.
@@ -101,6 +104,9 @@ def area_from_projections(
     Args:
         projections: from :func:`label_projections` or from the mergeable sums of ``linalg``.
         normalized: divide by the root of n and by the squared norm of the targets.
+
+    Returns:
+        One area for every set of targets.
 
     Examples:
         >>> from theodolite.measures.representation import label_projections
@@ -143,6 +149,9 @@ def top_share(
         targets: :math:`y`: a vector, columns, or integer class labels (one-hot columns).
         count: :math:`k \ge 1`; from n on the share is 1. A survey takes one per target column.
         rows: length of the rows, as in :func:`alignment_area`.
+
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
 
     Raises:
         ShapeError: If features are not a non-empty matrix or targets differ in length.
@@ -188,6 +197,9 @@ def top_share_from_projections(projections: LabelProjections, count: int) -> Flo
     Args:
         projections: from :func:`label_projections` or from the mergeable sums of ``linalg``.
         count: number of directions, at least 1.
+
+    Returns:
+        One share for every set of targets.
 
     Raises:
         DomainError: If the count is below 1.

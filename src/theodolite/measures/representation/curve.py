@@ -151,6 +151,9 @@ def representation_alignment(
         rtol: count :math:`\sigma_i \ge \tau (1 - \mathrm{rtol})`.
         route: see :func:`label_projections`.
 
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
+
     Raises:
         ShapeError: If features are not a non-empty matrix or targets differ in length.
         DomainError: If an entry is not finite, or a threshold is negative or not finite.
@@ -258,6 +261,9 @@ def alignment_curve(
         rtol: count :math:`\sigma_i \ge \tau (1 - \mathrm{rtol})`.
         route: see :func:`label_projections`.
 
+    Returns:
+        The thresholds and the alignment at each, with the scale and the route.
+
     Raises:
         ShapeError: If features are not a non-empty matrix or targets differ in length.
         DomainError: If an entry is not finite, or a threshold is negative.
@@ -293,6 +299,9 @@ def curve_from_projections(
         thresholds: in units of the scale; default grid as in :func:`alignment_curve`.
         scale: ``"absolute"``, ``"normalized"`` or ``"relative"``.
         rtol: slack of the comparison.
+
+    Returns:
+        The thresholds and the alignment at each.
 
     Raises:
         DomainError: If a threshold is negative or not finite.

@@ -170,6 +170,9 @@ def prepare_features(
             (keeps the geometry), ``"none"`` leaves them. A row of zeros stays zero.
         center: subtract the mean row. Not part of the paper's definition.
 
+    Returns:
+        The prepared features and the number of rows that are zero.
+
     Raises:
         ShapeError: If features are not a non-empty matrix.
         DomainError: If an entry is not finite, or ``normalize`` is unknown.
@@ -202,6 +205,9 @@ def scaled_targets(targets: Float[Tensor, "n *c"]) -> ScaledTargets:
 
     Args:
         targets: training targets; the map is taken from all of their entries.
+
+    Returns:
+        The scaled targets and the map, which also applies to other targets.
 
     Raises:
         DomainError: If the targets are constant or not finite.
@@ -326,6 +332,10 @@ def label_projections(
             rounding; ``"gram"`` and ``"dual"`` (for n < d) lose what lies below their
             ``resolved_above``; ``"auto"`` chooses, and the result says what it chose. Where a
             measure is asked for its gradient, it takes ``"svd"``.
+
+    Returns:
+        Singular values, coefficients of every target column, and the mass outside the
+        range.
 
     Raises:
         ShapeError: If features are not a non-empty matrix or targets differ in length.

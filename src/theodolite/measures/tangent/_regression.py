@@ -38,6 +38,9 @@ def tangent_regression_error(
         kernel: :math:`K`, axes example, output, example, output; symmetric.
         targets: class labels, one class for each output in order, or numbers (n, c).
 
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
+
     Raises:
         ShapeError: If sizes do not match or there are fewer than two examples.
         DomainError: If the kernel is not symmetric, or something is not finite.
@@ -73,6 +76,9 @@ def tangent_regression_accuracy(
         kernel: axes example, output, example, output; symmetric.
         labels: class of each example, one class for each output in order.
 
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
+
     Raises:
         ShapeError: If sizes do not match or there are fewer than two examples.
         DomainError: If the kernel is not symmetric or not finite.
@@ -105,6 +111,9 @@ def leave_one_out_tangent_regression(
         targets: class labels, one class for each output in order, or numbers (n, c).
         ridges: those that compete, in units of the mean eigenvalue of the centred kernel; the one
             of least error wins.
+
+    Returns:
+        Predictions, error and accuracy with intervals, and the ridge that was chosen.
 
     Raises:
         ShapeError: If sizes do not match or there are fewer than two examples.

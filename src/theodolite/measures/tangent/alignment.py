@@ -52,6 +52,9 @@ def stacked_kernel(
         kernel: :math:`K`, indexed by example and output on both sides.
         center: whether to centre over all :math:`m` entries.
 
+    Returns:
+        A square matrix over all pairs of example and output.
+
     Raises:
         ShapeError: If the kernel is not of shape (n, c, n, c).
         DomainError: If it is not symmetric or not finite.
@@ -74,6 +77,9 @@ def feature_kernel(tangent_features: Float[Tensor, "n c p"]) -> Float[Tensor, "n
 
     Args:
         tangent_features: :math:`\Psi`; entry ``[x, i]`` is the gradient of output i at example x.
+
+    Returns:
+        The kernel, indexed by example and output on both sides.
 
     Raises:
         ShapeError: If the features have not three axes, or one of length 0.
@@ -145,6 +151,9 @@ def centered_labels(
     Args:
         labels: class labels, one-hot encoded here, or targets :math:`Y` with one column per output.
         num_classes: :math:`k`, for class labels; by default one more than the largest of them.
+
+    Returns:
+        A matrix with one row per example and one column per class or output.
 
     Raises:
         DomainError: If a label lies outside ``0 .. num_classes - 1``, or targets are not finite.
@@ -277,6 +286,9 @@ def tangent_alignment(
         targets: :math:`Y`, e.g. one-hot labels.
         center: ``False`` takes kernel and targets as they are (:math:`C_m = I`).
 
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
+
     Raises:
         ShapeError: If the shapes do not match.
         DomainError: If the kernel is not symmetric, or either is not finite.
@@ -318,6 +330,9 @@ def operator_alignment(
         targets: :math:`Y`.
         center: whether to centre over the examples, output by output.
 
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
+
     Raises:
         ShapeError: If the shapes do not match.
         DomainError: If the kernel is not symmetric, or either is not finite.
@@ -343,6 +358,9 @@ def permuted_alignments(
     Args:
         kernel: of one layer.
         targets: the same rows in a different order for every ``b``.
+
+    Returns:
+        One number for every permutation.
     """
     pair = kernel_and_label(kernel, targets[0], "stacked")
     Y = center_all(double(targets)).flatten(1)
@@ -386,6 +404,9 @@ def correlation_term(
         targets: :math:`Y`, e.g. one-hot labels.
         center: ``False`` takes kernel and targets as they are.
 
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
+
     Raises:
         ShapeError: If the shapes do not match.
         DomainError: If the kernel is not symmetric, or either is not finite.
@@ -419,6 +440,9 @@ def alignment_decomposition(
         kernel: :math:`K`.
         targets: :math:`Y`, e.g. one-hot labels.
         center: ``False`` takes kernel and targets as they are.
+
+    Returns:
+        The alignment and its two factors, correlation and stable rank.
 
     Raises:
         ShapeError: If the shapes do not match.

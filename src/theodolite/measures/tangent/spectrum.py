@@ -35,6 +35,9 @@ def stable_rank(matrix: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
     Args:
         matrix: :math:`W`, any matrix. For a tangent kernel pass :func:`stacked_kernel`.
 
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
+
     Raises:
         ShapeError: If it is not a matrix, or empty.
         DomainError: If it is not finite.
@@ -63,6 +66,9 @@ def effective_rank(matrix: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
 
     Args:
         matrix: any matrix. For a tangent kernel pass :func:`stacked_kernel`.
+
+    Returns:
+        One number: a tensor without axes, or a NumPy number for NumPy input.
 
     Raises:
         ShapeError: If it is not a matrix, or empty.
@@ -105,6 +111,9 @@ def peak_layer(
         alignments: :math:`A_l` in order of depth; ``nan`` where undefined.
         covariance: of the errors of the alignments, where they are estimates.
         errors: how many standard errors of the difference the peak must stand above others.
+
+    Returns:
+        The number of the layer as a float, so that it can be ``nan``.
 
     Raises:
         ShapeError: If there is not one axis, or no layer, or the covariance does not match.
