@@ -36,9 +36,8 @@ demo: $(INSTRUMENT) ## train on digits with true and random labels, watch all fi
 # Matrix units (AMX) that a virtual machine announces and does not have end bfloat16 tests at once.
 test: export OMP_NUM_THREADS = 1
 test: export ONEDNN_MAX_CPU_ISA = AVX512_CORE_BF16
-test: $(READY) ## the whole test suite with doctests, then the messages without the shape checker
+test: $(READY) ## the whole test suite with doctests
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
-	$(BIN)/python -m pytest -q -o addopts="--import-mode=importlib --strict-markers" tests/messages papers/tests/messages
 
 fuzz: export OMP_NUM_THREADS = 1
 fuzz: $(READY) ## damaged records, odd command lines and odd data, drawn from SEED for SECONDS

@@ -1,16 +1,36 @@
-"""Names for tests and doctests; Hypothesis without deadlines: the first torch call is slow."""
+"""Names for tests and doctests, and where the shape checker is on.
+
+Hypothesis has no deadlines: the first torch call is slow.
+"""
 
 import resource
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
+import jaxtyping
 import pytest
 import torch
 
 hypothesis.settings.register_profile("theodolite", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("theodolite")
+
+# The shape checker more than triples the time of a survey. It is on in the tests of the engine and
+# of functions that take arrays, which declare shapes. Elsewhere the package runs as users run it.
+_ROOT = Path(__file__).parent
+_ARRAYS = ("linalg", "measures", "theory", "metrics", "conformance", "interventions", "engine")
+_SHAPE_CHECKED = (*(_ROOT / "tests" / name for name in _ARRAYS), _ROOT / "src")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Run a test with or without the shape checker, by the folder it is in."""
+    checked = any(item.path.is_relative_to(folder) for folder in _SHAPE_CHECKED)
+    checked = checked or "formulas" in item.path.parts
+    jaxtyping.config.update("jaxtyping_disable", not checked)
+    return (yield)
 
 
 @pytest.fixture(autouse=True)

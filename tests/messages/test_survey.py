@@ -144,7 +144,7 @@ INPUTS = {
         ShapeError,
         r"data: expected inputs that the model takes, got complex64 of shape \(n, 4\), at which "
         "layer '0' fails with RuntimeError: .*; "
-        "pass inputs as in training, or batch_fn= to convert them",
+        "pass inputs as in training, or say which column is which: batch_fn=",
     ),
     "other names": (
         {"a": X, "b": X, "labels": Y},
@@ -403,9 +403,12 @@ def test_compare():
 
 
 def damaged(folder, **changes):
+    """Change a record of schema 1, which has no digest that would show the change."""
     path = folder / "record.json"
     document = json.loads(path.read_text())
     document["contents"].update(changes)
+    document["schema"] = 1
+    del document["digest"]
     path.write_text(json.dumps(document))
 
 
@@ -416,7 +419,7 @@ DAMAGE = {
     "rows of numbers": ({"rows": [3]}, "rows/0: expected a mapping, got 3"),
     "no layers": ({"layers": None}, "layers: expected a list, got None"),
     "nameless": ({"layers": [{}]}, "layers/0/name is missing"),
-    "curves": ({"curves": [CURVE]}, "a curve names the array 'gone', which is not there"),
+    "curves": ({"curves": [CURVE]}, "curve 'a' of layer None: the array 'gone' is missing"),
     "curves of lists": (
         {"curves": [CURVE | {"arrays": {"x": []}}]},
         "curves/0/arrays/x: expected text, got list",
