@@ -5,6 +5,7 @@ Every sentence is written here, from records alone and without torch:
 - ``findings``: typed findings with their thresholds; ``inputs``: the rule on raw inputs.
 - ``answers``: reads findings from the record of a survey; ``sentences``: their words.
 - ``comparing``: answers about several runs; ``captions``: sentences beside figures of a page.
+- ``reasons``: why a number is missing; ``summary``: a survey on a terminal.
 - ``choosing``: which model to start from.
 """
 

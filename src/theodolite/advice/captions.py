@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Any
 
 from theodolite.advice.findings import CHANCE, LABELED, LEVEL_SHARE
+from theodolite.advice.reasons import UNREADABLE
 from theodolite.advice.sentences import layer_name
 from theodolite.records import FAMILIES, Group, Moment, RunView, finite, plain, shown
 
@@ -189,7 +190,7 @@ def quiet_reason(group: Group, family: str) -> str:
         return known or "not measured"
     headline = FAMILIES[family].headline
     if family == "covariance" and moments[-1].unreadable:
-        return next(iter(moments[-1].unreadable.values()))
+        return UNREADABLE
     if group.measured(family, headline):
         row = moments[-1].row(family, headline, group.measured(family, headline)[0]) or {}
         why = f", {plain(str(row['reason']))}" if row.get("reason") else ""

@@ -25,7 +25,6 @@ from theodolite.records._tables import (
     differences_text,
     frame_of,
     layer_table,
-    summary_text,
     unreadable_layers,
 )
 from theodolite.records._views import Chance, Group, Moment, RunView, groups_of, spaced
@@ -83,6 +82,5 @@ __all__ = [
     "save_step",
     "shown",
     "spaced",
-    "summary_text",
     "unreadable_layers",
 ]

@@ -1,4 +1,4 @@
-"""Runs as tables: a data frame for analysis, a few lines of text for the terminal."""
+"""Runs as tables: a data frame for analysis, columns of text for the terminal."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from theodolite.records._files import Estimate, Record
 from theodolite.records._runs import Run
-from theodolite.records._words import FAMILIES, PROBES, Answer, Note, listed
+from theodolite.records._words import FAMILIES, PROBES, listed
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["differences_text", "frame_of", "layer_table", "summary_text", "unreadable_layers"]
+__all__ = ["differences_text", "frame_of", "layer_table", "unreadable_layers"]
 
 _TRUTH, _TRUTH_HEADING = "cka_truth", "CKA to truth"  # where true labels were given besides others
 _COLUMNS = ("layer", "family", "measure", "value", "error", "null_mean", "null_sd", "z_score")
@@ -25,7 +25,7 @@ def frame_of(runs: Sequence[Run], *, names: bool = False) -> "pd.DataFrame":
 
     history = any(run.is_history for run in runs)
     rows = [
-        ({"run": run.name} if names else {})
+        ({"run": _encodable(run.name)} if names else {})
         | ({"step": record.contents["step"]} if history else {})
         | _tabled(row)
         for run in runs
@@ -40,38 +40,13 @@ def _tabled(row: Mapping[str, Any]) -> dict[str, Any]:
     keys = ("value", "error", "null_mean", "null_sd")
     numbers = Estimate(row["value"], row["error"], row["null_mean"], row["null_sd"])
     floats = {key: math.nan if row[key] is None else float(row[key]) for key in keys}
-    return {**row, **floats, "z_score": numbers.z_score}
+    texts = {key: _encodable(value) for key, value in row.items() if isinstance(value, str)}
+    return {**row, **texts, **floats, "z_score": numbers.z_score}
 
 
-def summary_text(
-    record: Record, *, title: str, steps: Mapping[str, int | None] | None = None
-) -> str:
-    """The headline number of every family and layer, chance in brackets; then what was skipped.
-
-    Args:
-        record: of one survey.
-        title: the first line.
-        steps: family -> the step that its numbers are from, where they differ.
-    """
-    contents = record.contents
-    said = [
-        line for entry in contents.get("answers") or () for line in Answer.from_entry(entry).lines()
-    ]
-    table, chance = layer_table(record, steps=steps)
-    lines = [*said, *[""] * bool(said), title + ", chance in brackets" * chance, *table]
-    lines += [f"{family}: not measured, {why}" for family, why in contents["skipped"].items()]
-    total = sum(layer.get("role") != "input" for layer in contents["layers"])
-    few, others = list(unreadable_layers(contents["rows"])), []
-    for entry in contents["warnings"]:
-        if entry.get("note") == Note.FEW_FILTERS.value and entry["layer"] is not None:
-            few.append(entry["layer"])
-        else:
-            others.append(entry)
-    if few:
-        heading, which = FAMILIES["covariance"].heading, _share(list(dict.fromkeys(few)), total)
-        lines.append(f"{heading} undefined in {which}: {Note.FEW_FILTERS.words}")
-    lines += _notes(others, total)
-    return "\n".join(line.rstrip() for line in lines)
+def _encodable(text: str) -> str:
+    """Half of a surrogate pair, as in the name of a file, becomes an escape: tables are UTF-8."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def layer_table(
@@ -102,17 +77,17 @@ def layer_table(
     return [_line(row, widths).rstrip() for row in table], chance
 
 
-def unreadable_layers(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Layers whose misalignment says nothing, and why: its floor is as high as random bases."""
+def unreadable_layers(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Layers with too few filters: the floor of their misalignment is that of random bases."""
     numbers = {(row["measure"], row["layer"]): row for row in rows if row["family"] == "covariance"}
-    found = {}
+    found = []
     for (measure, layer), row in numbers.items():
         names = ("misalignment_floor", "random_basis_misalignment")
         floor, random = (numbers.get((name, layer), {}).get("value") for name in names)
         if measure != "relative_misalignment" or layer is None or floor is None or random is None:
             continue
         if floor >= random * (1 - 2 * (row["null_sd"] or 0.0)):
-            found[layer] = f"undefined: {Note.FEW_FILTERS.words}"
+            found.append(layer)
     return found
 
 
@@ -159,29 +134,6 @@ def _difference(first: float | None, second: float | None) -> str:
 def _line(row: Sequence[str], widths: Sequence[int]) -> str:
     cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
     return "  ".join([row[0].ljust(widths[0]), *cells])
-
-
-def _share(layers: Sequence[str], total: int) -> str:
-    """Layers within a note: "6 of 20 layers (a, b, c and 3 more)"."""
-    names = listed((name or _WHOLE for name in layers), most=3)
-    return f"{len(layers)} of {total} layers ({names})"
-
-
-def _notes(warnings: Sequence[Mapping[str, Any]], total: int, most: int = 5) -> list[str]:
-    """One line for each thing that is said, with the measures and layers it is said of."""
-    said: dict[str, tuple[list[str], list[str | None]]] = {}
-    known = {note.value: note.words for note in Note}
-    for entry in warnings:
-        text = known.get(entry.get("note") or "", entry["text"])
-        measures, layers = said.setdefault(text, ([], []))
-        measures.append(entry["measure"])
-        layers.append(entry["layer"])
-    lines = []
-    for text, (measures, layers) in list(said.items())[:most]:
-        names = [name for name in dict.fromkeys(layers) if name is not None]
-        where = f" in {_share(names, total)}" if names else ""
-        lines.append(f"note: {listed(dict.fromkeys(measures), 3)}{where}: {text}")
-    return lines + [f"{len(said) - most} more notes in the record"] * (len(said) > most)
 
 
 def _cell(row: Mapping[str, Any] | None) -> str:

@@ -46,8 +46,8 @@ class Moment:
         return {(r["family"], r["measure"], r.get("layer")): i for i, r in enumerate(rows)}
 
     @cached_property
-    def unreadable(self) -> dict[str, str]:
-        """Layers whose misalignment says nothing, and why."""
+    def unreadable(self) -> list[str]:
+        """Layers whose misalignment says nothing: they have too few filters."""
         return unreadable_layers(self.record.contents.get("rows", []))
 
     @cached_property
@@ -328,7 +328,7 @@ def _common_words(names: Sequence[str]) -> str:
 def spaced(count: int, most: int, *, logarithmic: bool = False) -> list[int]:
     """At most so many of ``range(count)``, evenly spread, the first and the last among them.
 
-    Example:
+    Examples:
         >>> spaced(9, 3), spaced(3, 9), spaced(1000, 4, logarithmic=True)
         ([0, 4, 8], [0, 1, 2], [0, 9, 99, 999])
     """

@@ -131,25 +131,49 @@ PROBES: Mapping[str, Family] = {
 
 
 class Note(StrEnum):
-    """What to know about a number of a layer; said once for all layers, with their count."""
+    """Kinds of reasons and notes in a record; :mod:`theodolite.advice.reasons` has their words."""
 
-    FEW_FILTERS = "few-filters"
+    NO_TARGETS = "no-targets"
+    NO_LOSS = "no-loss"
+    SEQUENCE_TARGETS = "sequence-targets"
+    NO_EXAMPLE_LABELS = "no-example-labels"
+    SAME_LABEL = "same-label"
+    FEWER_THAN_FOUR = "fewer-than-four"
     FEW_EXAMPLES = "few-examples"
+    NOISY = "noisy"
+    SINGLE_EXAMPLES = "single-examples"
+    NO_OUTPUT_ROWS = "no-output-rows"
+    NO_OUTPUT_POSITIONS = "no-output-positions"
+    NO_PARAMETERS = "no-parameters"
+    NO_MATRICES = "no-matrices"
+    BLOCKS = "blocks"
     ZERO_FEATURES = "zero-features"
+    CONSTANT_FEATURES = "constant-features"
+    NOT_FINITE = "not-finite"
+    LONG_ROWS = "long-rows"
+    ISOTROPIC = "isotropic"
+    ONE_INPUT = "one-input"
+    FEW_FILTERS = "few-filters"
     NO_DIRECTIONS = "no-directions"
+    NO_PATCH = "no-patch"
+    CONSTANT_KERNEL = "constant-kernel"
+    UNRESOLVED = "unresolved"
+    PEAK_UNRESOLVED = "peak-unresolved"
+    PEAK_UNDEFINED = "peak-undefined"
+    NO_BALANCE = "no-balance"
+    ZERO_GRADIENTS = "zero-gradients"
+    ZERO_VECTORS = "zero-vectors"
+    LOSS_NOT_FINITE = "loss-not-finite"
+    NO_GAIN = "no-gain"
+    INTERRUPTED = "interrupted"
+    NO_TIME = "no-time"
+    LONG_SEQUENCES = "long-sequences"
+    COVARIANCE_BYTES = "covariance-bytes"
+    UNIT_GRADIENT_BYTES = "unit-gradient-bytes"
+    PICTURE_BYTES = "picture-bytes"
+    FEWER_FOR_MEMORY = "fewer-for-memory"
+    FEWER_FOR_TIME = "fewer-for-time"
 
-    @property
-    def words(self) -> str:
-        """The reason within a sentence."""
-        return _NOTES[self]
-
-
-_NOTES = {
-    Note.FEW_FILTERS: "too few filters for the number of input directions",
-    Note.FEW_EXAMPLES: "fewer examples than features, so compare it with its chance level",
-    Note.ZERO_FEATURES: "all features are zero",
-    Note.NO_DIRECTIONS: "the inputs have no principal directions to compare",
-}
 
 # From which size on a number has how many decimals; half a unit below a power of ten rounds up.
 _DECIMALS = ((99.95, 0), (9.995, 1), (0.9995, 2), (0.00995, 3), (0.0001, 4))
@@ -213,7 +237,7 @@ def listed(names: Iterable[str], most: int | None = None) -> str:
         names: none give an empty text.
         most: as many are named, then how many more there are; None for all.
 
-    Example:
+    Examples:
         >>> listed(["a"]), listed(["a", "b", "c"]), listed("abcde", most=3), listed([])
         ('a', 'a, b and c', 'a, b, c and 2 more', '')
     """
@@ -237,7 +261,7 @@ def finite(value: Any) -> bool:
 def shown(value: int | float | None) -> str:
     """Three digits that matter, at most three decimals above 0.01; a dash for no number.
 
-    Example:
+    Examples:
         >>> shown(0.12345), shown(0.03), shown(1234.5), shown(0.9996), shown(0.0012345)
         ('0.123', '0.030', '1234', '1.00', '0.0012')
         >>> shown(0.0), shown(-2e-6), shown(float("inf")), shown(float("nan"))

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from theodolite.advice.captions import count_of, quiet_reason
+from theodolite.advice.reasons import UNREADABLE
 from theodolite.records import FAMILIES, Group, listed
 from theodolite.report._depth import Chart, headlines, is_shortcut
 from theodolite.report.pages import finite, plain, shown_as
@@ -108,8 +109,8 @@ def notes_of(group: Group) -> list[str]:
                 row = run.last.row(family, measure, layer) or {}
                 if not finite(row.get("value")) and row.get("reason"):
                     said.setdefault((heading, plain(str(row["reason"]))), []).append(layer)
-        for layer, why in run.last.unreadable.items():
-            said.setdefault((FAMILIES["covariance"].heading, why), []).append(layer)
+        for layer in run.last.unreadable:
+            said.setdefault((FAMILIES["covariance"].heading, UNREADABLE), []).append(layer)
     for (heading, why), layers in said.items():
         names = list(dict.fromkeys(map(plain, layers)))
         where = f"{len(names)} of {count_of(len(group.layers), 'layer')}"

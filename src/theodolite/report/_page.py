@@ -15,6 +15,7 @@ from theodolite.advice.captions import (
     trend_sentence,
 )
 from theodolite.advice.comparing import QUESTIONS, group_answers
+from theodolite.advice.reasons import UNREADABLE
 from theodolite.records import FAMILIES, PROBES, Answer, Group, Run, RunView, groups_of, listed
 from theodolite.report._catalog import (
     STRIP,
@@ -404,7 +405,7 @@ def _about(run: RunView) -> dict[str, Any]:
         for row in contents.get("rows", [])
         if row.get("reason")
     ]
-    reasons += [("relative_misalignment", w, name) for name, w in run.last.unreadable.items()]
+    reasons += [("relative_misalignment", UNREADABLE, name) for name in run.last.unreadable]
     said = [
         (item.get("measure") or item.get("family") or "", str(item.get("text", "")),
          item.get("layer"))

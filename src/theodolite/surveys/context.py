@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from theodolite._distributed import ALONE, Processes
+from theodolite.advice.reasons import reason
 from theodolite.engine import (
     Batch,
     GradientAlignment,
@@ -42,6 +43,7 @@ from theodolite.engine import (
 )
 from theodolite.errors import MemoryLimitError, ShapeError
 from theodolite.linalg import Moments, RowSample, eps_of
+from theodolite.records import Note
 from theodolite.surveys.layers import Layer, Layout
 from theodolite.surveys.options import FEATURE_READERS, SurveyOptions
 from theodolite.surveys.plan import SurveyPlan
@@ -736,4 +738,4 @@ def token_counts(batch: Batch) -> LayerFeatures | None:
 def why_undefined(gram: Float[Tensor, "n n"], otherwise: str) -> str:
     """Why a number of features is undefined: a diverged run first of all."""
     finite = bool(gram.isfinite().all())
-    return otherwise if finite else "the features are not finite: the run has diverged"
+    return otherwise if finite else reason(Note.NOT_FINITE)

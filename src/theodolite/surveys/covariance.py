@@ -11,6 +11,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from theodolite.advice.reasons import reason
 from theodolite.checks import require_finite
 from theodolite.engine import weight_covariance
 from theodolite.engine.layers import CONVOLUTIONS, is_matrix, is_transposed_linear
@@ -132,9 +133,9 @@ def without_matrices(context: SurveyContext) -> str | None:
         if name and is_matrix(module)
     ]
     if not inside:
-        return "no linear or convolutional layer is called"
+        return reason(Note.NO_MATRICES)
     last = inside[-1].rpartition(".")[2]
-    return f'the layers shown are blocks; layers="**.{last}" shows linear layers inside them'
+    return reason(Note.BLOCKS, last=last)
 
 
 def _weight(context: SurveyContext, layer: Layer) -> Tensor:
@@ -169,7 +170,7 @@ def _why_not(context: SurveyContext, layer: Layer) -> str | None:
     """Why a layer has no covariance, in a sentence; None if it has."""
     needed, free = _bytes(context, layer), context.plan.free_bytes
     if needed > free:
-        return f"its covariance needs {needed:,} bytes, {free:,} are left of memory_limit"
+        return reason(Note.COVARIANCE_BYTES, needed=needed, free=free)
     module = context.model.get_submodule(layer.name)
     if not isinstance(module, CONVOLUTIONS) or layer.input_shape is None:
         return None
@@ -177,7 +178,7 @@ def _why_not(context: SurveyContext, layer: Layer) -> str | None:
     spans = [(k - 1) * d + 1 for k, d in zip(module.kernel_size, module.dilation, strict=True)]
     if all(span <= size for span, size in zip(spans, sizes, strict=True)):
         return None
-    return f"no whole patch fits: kernels span {tuple(spans)}, their input is {tuple(sizes)}"
+    return reason(Note.NO_PATCH, spans=tuple(spans), sizes=tuple(sizes))
 
 
 def _groups(context: SurveyContext, layers: Sequence[Layer]) -> Iterator[list[Layer]]:
@@ -235,11 +236,9 @@ def _layer_rows(
             "subspace": Estimate(float(found.subspace)),
         }
         why = _undefined(filters, width, found.subspace)
-        few = covariance.subspace_size(filters, width) < 2 < width
-        note = Note.FEW_FILTERS if few else Note.NO_DIRECTIONS
         for measure, estimate in rows.items():
             shown = estimate if found.subspace else Estimate(estimate.value)
-            record.row(layer, "covariance", measure, shown, n=filters, reason=why, note=note)
+            record.row(layer, "covariance", measure, shown, n=filters, reason=why)
     if not context.plan.curves:
         return
     curve = covariance.transfer_function(directions, weight, count=_shown(context, width))
@@ -253,14 +252,14 @@ def _layer_rows(
 def _undefined(filters: int, dimensions: int, subspace: int) -> str:
     """Why there is no misalignment: it takes two directions."""
     if subspace > 1:
-        return "the weights are isotropic"
+        return reason(Note.ISOTROPIC)
     if dimensions == 1:
-        return "the layer has a single input, and so no directions to compare"
+        return reason(Note.ONE_INPUT)
     if covariance.subspace_size(filters, dimensions) < 2:
         least = min(8, dimensions + 2)
         have = "1 filter is" if filters == 1 else f"{filters} filters are"
-        return f"{have} too few to judge directions: at least {least} are needed"
-    return "the strongest directions of the data have equal variances"
+        return reason(Note.FEW_FILTERS, have=have, least=least)
+    return reason(Note.NO_DIRECTIONS)
 
 
 def _eigenvector_pictures(

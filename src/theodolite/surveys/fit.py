@@ -12,11 +12,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from theodolite.advice.reasons import reason
 from theodolite.engine import per_example_loss
 from theodolite.errors import ShapeError, TheodoliteError
 from theodolite.linalg import LeaveOneOut, double_center
 from theodolite.measures import kernel, representation
-from theodolite.records import Estimate
+from theodolite.records import Estimate, Note
 from theodolite.surveys.context import LayerFeatures, SurveyContext
 from theodolite.surveys.layers import INPUT
 from theodolite.surveys.positions import Positions
@@ -44,7 +45,7 @@ def measure_loss(context: SurveyContext, record: RecordBuilder) -> None:
         losses = per_example_loss(context.loss)(context.outputs(batch), batch)
         value = float(losses.double().mean())
     _add_up_losses(context, record, losses.double().cpu())
-    why = "the loss of an example is not a number"
+    why = reason(Note.LOSS_NOT_FINITE)
     estimate = Estimate(value)
     record.row(None, "gradient", "loss", estimate, n=len(batch), reason=why, read_at="outputs")
     if held_out is not None and held_out.positions is not None:
@@ -83,7 +84,7 @@ def _compare_losses(
     if float(gained.mean()) > 2 * spread:
         value = float(shared.mean() / gained.mean())
         error = float((shared.var() / count + value**2 * spread**2).sqrt() / gained.mean())
-    why = "the loss of the sequences has not fallen clearly since the first measurement"
+    why = reason(Note.NO_GAIN)
     estimate = Estimate(value, error, method="ratio of means")
     record.row(None, "gradient", "carried_over", estimate, n=count, reason=why, read_at="outputs")
 

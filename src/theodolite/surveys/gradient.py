@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from theodolite.advice.reasons import reason
 from theodolite.engine import (
     Checked,
     GradientAlignment,
@@ -25,7 +26,7 @@ from theodolite.engine import (
 from theodolite.errors import MemoryLimitError
 from theodolite.measures import gradient
 from theodolite.measures.gradient import SetSums
-from theodolite.records import Estimate
+from theodolite.records import Estimate, Note
 from theodolite.surveys.context import LayerFeatures, SurveyContext, side_by_side, why_undefined
 from theodolite.surveys.layers import Layer
 from theodolite.surveys.progress import Cost, WorkCounts
@@ -36,8 +37,7 @@ __all__ = ["gradient_cost", "measure_feature_contrast", "measure_gradient"]
 _CHEAP = 5 * 10**8  # numbers in all gradients of all examples
 _PASSES = 8  # products with all gradients that take less time than their sums, in forward passes
 _FEWER = 100  # examples whose pairs of gradients are compared elsewhere
-_ZERO_GRADIENTS = "all gradients are zero, or every class has a single example"
-_ZERO_FEATURES = "all features are zero, or every class has a single example"
+_ZERO_GRADIENTS, _ZERO_FEATURES = reason(Note.ZERO_GRADIENTS), reason(Note.ZERO_VECTORS)
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,7 @@ def measure_gradient(context: SurveyContext, record: RecordBuilder) -> None:
     batch, targets = context.examples("gradient")
     (found, total, logits), pairs, complete = _agreement(context, record, layers)
     if context.plan.details and total.stiffness is None:
-        text = "not measured: gradients of unit length do not fit into memory_limit"
-        record.warn(None, "gradient", "stiffness", text)
+        record.warn(None, "gradient", "stiffness", reason(Note.UNIT_GRADIENT_BYTES))
     permuted = _permuted_groups(context, pairs)
     for layer in layers:
         if layer.name in found:
@@ -147,7 +146,7 @@ def measure_gradient(context: SurveyContext, record: RecordBuilder) -> None:
         counts = targets.labels.bincount()
         single = int((counts == 1).sum())
         if single:
-            text = f"{single} of {int((counts > 0).sum())} classes have a single example: left out"
+            text = reason(Note.SINGLE_EXAMPLES, single=single, classes=int((counts > 0).sum()))
             record.warn(None, "gradient", "in_class_omega", text)
     for measure, value in rows.items():
         estimate, why = Estimate(float(value)), _ZERO_GRADIENTS

@@ -11,9 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from theodolite.advice.reasons import reason
 from theodolite.measures import kernel
 from theodolite.measures.kernel import CenteredGrams
-from theodolite.records import Estimate
+from theodolite.records import Estimate, Note
 from theodolite.surveys.context import (
     LayerFeatures,
     SurveyContext,
@@ -66,10 +67,7 @@ def _warn_of_long_ones(
     shares = (squares.topk(few).values.sum(1) / squares.sum(1)).tolist()
     for layer, share in zip(layers, shares, strict=True):
         if share > 0.5:
-            text = (
-                f"{few} of {n} rows of features hold {share:.0%} of their squared length: what "
-                "this layer aligns with is decided by them alone"
-            )
+            text = reason(Note.LONG_ROWS, few=few, n=n, share=share)
             record.warn(layer, "kernel", "features", text)
 
 
@@ -125,8 +123,7 @@ def _alignment_rows(
     for row, layer in enumerate(layers):
         with context.step("kernel", layer):
             if n < _FEW:
-                text = f"{n} examples: chance alone moves this number, read it beside its null"
-                record.warn(layer, "kernel", "cka_target", text)
+                record.warn(layer, "kernel", "cka_target", reason(Note.NOISY, n=n))
             for column, reference in enumerate(references):
                 value, error = values[column][row], errors[column]
                 null = nulls[column]
@@ -144,9 +141,9 @@ def _alignment_rows(
 
 def _undefined(n: int, targets: Tensor | None) -> str:
     if n < 4:
-        return "fewer than four examples"
+        return reason(Note.FEWER_THAN_FOUR)
     same = targets is not None and bool((targets == targets[0]).all())
-    return "all examples have the same label" if same else "the features are constant"
+    return reason(Note.SAME_LABEL if same else Note.CONSTANT_FEATURES)
 
 
 def _nulls(
@@ -179,7 +176,7 @@ def _spectrum_rows(
     else:
         spectrum = kernel.kernel_spectrum(features.gram)
     values = spectrum.eigenvalues
-    why = "all features are zero"
+    why = reason(Note.ZERO_FEATURES)
     ratio = float(kernel.participation_from_traces(values.sum(), values.square().sum()))
     record.row(layer, "kernel", "participation_ratio", Estimate(ratio), n=n, reason=why)
     shares = {

@@ -18,9 +18,11 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from theodolite._distributed import Processes
+from theodolite.advice.reasons import reason
 from theodolite.checks import size_in_bytes
 from theodolite.engine import available_bytes
 from theodolite.errors import MemoryLimitError
+from theodolite.records import Note
 from theodolite.surveys.layers import Layout
 from theodolite.surveys.options import FEATURE_READERS, SIZES, SurveyOptions
 from theodolite.surveys.probe import Probe
@@ -110,14 +112,11 @@ class SurveyPlan:
             wanted = plan.size(family, probe.row_count)
             if wanted > most:
                 sizes[family] = most
-                notes[family] = f"{most} of {wanted} examples, to stay within memory_limit"
+                notes[family] = reason(Note.FEWER_FOR_MEMORY, most=most, wanted=wanted)
         wanted, few = plan.size("tangent", len(probe)), _most_sequences(options, layout, probe)
         if "tangent" in options.families and wanted > few:
             sizes["tangent"] = few
-            notes["tangent"] = (
-                f"{few} of {wanted} examples, since products of their positions take long on a "
-                f'CPU; sizes={{"tangent": {wanted}}} takes all'
-            )
+            notes["tangent"] = reason(Note.FEWER_FOR_TIME, few=few, wanted=wanted)
         if readers:  # features in float32 or products in float64, whichever is kept
             count = min(most, probe.row_count)
             free -= sum(8 * count * min(layer.features, count) for layer in layout.layers)

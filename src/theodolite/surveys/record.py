@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from theodolite.records import Estimate, Note
+from theodolite.advice.reasons import Reason
+from theodolite.records import Estimate
 from theodolite.surveys.layers import Layer
 
 __all__ = ["RecordBuilder", "chance"]
@@ -63,7 +64,6 @@ class RecordBuilder:
         *,
         n: int,
         reason: str | None = None,
-        note: Note | None = None,
         read_at: str | None = None,
     ) -> None:
         """Add a number.
@@ -75,7 +75,6 @@ class RecordBuilder:
             estimate: the number with its uncertainty.
             n: examples (covariance: filters) behind it.
             reason: why it is undefined, where it is.
-            note: the kind of that reason, so that many layers are one line.
             read_at: what it was read from; by default what its family reads.
         """
         undefined = math.isnan(estimate.value)
@@ -85,28 +84,27 @@ class RecordBuilder:
         self.rows.append(
             {"layer": None if layer is None else layer.name, "family": family, "measure": measure}
             | vars(estimate)
-            | {"n": n, "read_at": read_at, "reason": why}
+            | {"n": n, "read_at": read_at, "reason": None if why is None else str(why)}
         )
         if undefined and why is not None:
-            self.warn(layer, family, measure, why, note)
+            self.warn(layer, family, measure, why)
 
-    def warn(
-        self,
-        layer: Layer | None,
-        family: str,
-        measure: str,
-        text: str,
-        note: Note | None = None,
-    ) -> None:
-        """Say something once per layer and measure; repetitions are counted."""
+    def warn(self, layer: Layer | None, family: str, measure: str, text: str) -> None:
+        """Say something once per layer and measure, with its kind; repetitions are counted."""
         place = None if layer is None else layer.name
         key = (place, family, measure)
         if key in self._warnings:
             self._warnings[key]["count"] += 1
             return
-        entry = {"layer": place, "family": family, "measure": measure, "text": text, "count": 1}
-        if note is not None:
-            entry["note"] = note.value
+        entry = {
+            "layer": place,
+            "family": family,
+            "measure": measure,
+            "text": str(text),
+            "count": 1,
+        }
+        if isinstance(text, Reason):
+            entry["note"] = text.note.value
         self._warnings[key] = entry
 
     def curve(

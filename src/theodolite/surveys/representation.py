@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from theodolite.advice.reasons import reason
 from theodolite.linalg import LabelProjections, projections_from_kernel
 from theodolite.measures import representation
 from theodolite.records import Estimate, Note
@@ -64,21 +65,12 @@ def _layer_rows(
 ) -> None:
     n, c = columns.shape
     if n <= features.width:
-        text = f"{n} examples for {features.width} features: a linear probe fits any labels"
-        text += "; compare the number with its chance level"
-        record.warn(layer, "representation", "alignment_area", text, Note.FEW_EXAMPLES)
+        text = reason(Note.FEW_EXAMPLES, n=n, width=features.width)
+        record.warn(layer, "representation", "alignment_area", text)
     if not bool(features.lengths().any()):
         for measure in ("alignment_area", "top_share", "predicted_steps"):
-            why, nothing = Note.ZERO_FEATURES.words, Estimate(math.nan)
-            record.row(
-                layer,
-                "representation",
-                measure,
-                nothing,
-                n=n,
-                reason=why,
-                note=Note.ZERO_FEATURES,
-            )
+            why, nothing = reason(Note.ZERO_FEATURES), Estimate(math.nan)
+            record.row(layer, "representation", measure, nothing, n=n, reason=why)
         return
     every = _projections(features, sets)
     areas = representation.area_from_projections(every, normalized=True).cpu()

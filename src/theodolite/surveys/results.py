@@ -11,6 +11,7 @@ from warnings import warn
 
 import numpy as np
 
+from theodolite.advice.summary import summary_text
 from theodolite.errors import DomainError, RecordError, UnknownNameError
 from theodolite.records import (
     LARGEST_RECORD,
@@ -26,7 +27,6 @@ from theodolite.records import (
     load_run,
     require_transfer,
     save_run,
-    summary_text,
 )
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class Survey(Shown):
         title = f"{name + ': ' if name else ''}{data['probe']} of {data['n']} examples, "
         text = summary_text(self.record, title=f"{title}{data['task']}, labels {source}")
         cut = self.record.contents.get("cut")
-        return text if cut is None else f"{text}\n{cut}"
+        return (text if cut is None else f"{text}\n{cut}") + _digest_line(self.record)
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write the record; :func:`theodolite.load` reads it back.
@@ -177,9 +177,9 @@ class Survey(Shown):
         families = ", ".join(
             f for f in contents["config"]["families"] if f not in contents["skipped"]
         )
-        return (
-            f"Survey({len(self.layers)} layers, {contents['data']['probe']} examples: {families})"
-        )
+        probe = contents["data"]["probe"]
+        mark = digest_mark(self.record)
+        return f"Survey({len(self.layers)} layers, {probe} examples: {families}{mark})"
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,8 @@ class History(Shown):
         latest = latest_numbers(self.run)
         title = f"step {self.steps[-1]}, {len(self.steps)} measured"
         steps = latest.steps if latest.earlier else None
-        return summary_text(latest.record, title=title, steps=steps)
+        text = summary_text(latest.record, title=title, steps=steps)
+        return text + _digest_line(self.run.head, *self.run.steps)
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write a folder of records; see :meth:`Survey.save`."""
@@ -259,7 +260,19 @@ class History(Shown):
         return [self.run]
 
     def __repr__(self) -> str:
-        return f"History({len(self.steps)} steps, {len(self.layers)} layers)"
+        mark = digest_mark(self.run.head, *self.run.steps)
+        return f"History({len(self.steps)} steps, {len(self.layers)} layers{mark})"
+
+
+def digest_mark(*records: Record) -> str:
+    """What a result made of these records adds to its repr."""
+    return ", no digest" if any(record.unverified for record in records) else ""
+
+
+def _digest_line(*records: Record) -> str:
+    if not digest_mark(*records):
+        return ""
+    return "\nno digest: the file is of a version before 0.3, and changes in it go unnoticed"
 
 
 def saved(run: Run, folder: str | os.PathLike[str], *, overwrite: bool) -> Path:
@@ -300,6 +313,9 @@ def load(
     Args:
         folder: what ``save`` was given, or the folder of a monitor.
         max_bytes: the largest record that is read, its arrays unpacked; None for any size.
+
+    Returns:
+        A survey, a history or a ranking: what the folder holds.
 
     Raises:
         RecordError: If there is no record, or it is damaged, foreign, too large, or from a newer
@@ -396,11 +412,15 @@ def compare(*results: Any, names: Sequence[str] | None = None, **options: Any) -
         names: what to call them; by default their own names, made unique.
         **options: of two models: the keywords of :func:`theodolite.survey`.
 
+    Returns:
+        Both results side by side, with differences and, for two models, CKA of their
+        layers.
+
     Raises:
         DomainError: If there are fewer than two, or surveys are mixed with histories; or if two
             models would see different examples.
 
-    Example:
+    Examples:
         >>> from torch import nn
         >>> from theodolite import survey
         >>> x, y = torch.randn(12, 3), torch.arange(12) % 2

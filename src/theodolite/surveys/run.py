@@ -20,6 +20,7 @@ from torch import nn
 from theodolite._distributed import Processes, alike
 from theodolite._version import __version__
 from theodolite.advice import answers_of
+from theodolite.advice.reasons import Reason, not_measured, reason
 from theodolite.engine import (
     Batch,
     Layers,
@@ -39,7 +40,7 @@ from theodolite.errors import (
     ProcessError,
     TheodoliteError,
 )
-from theodolite.records import Record
+from theodolite.records import Note, Record
 from theodolite.surveys.context import Draws, Remembered, SurveyContext
 from theodolite.surveys.covariance import (
     covariance_cost,
@@ -214,13 +215,16 @@ def survey(
         **others: any other field of :class:`SurveyOptions` by its name, such as ``sizes=``,
             ``permutations=``, ``params=``, ``seed=`` or ``name=``.
 
+    Returns:
+        The answers, the table of numbers and the curves of every layer.
+
     Raises:
         DomainError: If labels are out of range, an option is, or no family applies.
         ShapeError: If there is no example, or inputs, targets and truth differ in number.
         UnknownNameError: If a layer, a family or an option does not exist.
         ProcessError: If another process failed, with its message.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
         >>> x, y = torch.randn(40, 3), torch.arange(40) % 2
         >>> found = survey(model, (x, y), families=["representation", "kernel"])
@@ -414,9 +418,12 @@ class _Schedule:
         if found is None:
             expected = budget.expected(cost(work, min(part.fewest, most)))
             total = budget.seconds - budget.left + 2 * expected
-            return (
-                f"{part.fewest} examples would take about {expected:.0f} s, "
-                f"{max(budget.left, 0.0):.0f} s are left; seconds={_round_up(total)} measures them"
+            return reason(
+                Note.NO_TIME,
+                fewest=part.fewest,
+                expected=expected,
+                left=max(budget.left, 0.0),
+                total=_round_up(total),
             )
         self.limit(family, found)
         return None
@@ -546,7 +553,7 @@ def measure_families(
         done = {row["family"] for row in record.rows}
         for family in context.options.families:
             if family not in done:
-                record.skipped[family] = "interrupted before it was measured"
+                record.skipped[family] = reason(Note.INTERRUPTED)
     order = {family: place for place, family in enumerate(context.options.families)}
     record.rows.sort(key=lambda row: order.get(row["family"], len(order)))
     record.curves.sort(key=lambda curve: order.get(curve["family"], len(order)))
@@ -586,7 +593,7 @@ def _measure_part(
     if context.given is not None and family == "gradient":  # features alone have its headline
         row = row or "omega_contrast"
     if why is not None and row:
-        record.warn(None, family, row, f"not measured: {why}")
+        record.warn(None, family, row, not_measured(why))
     elif why is not None:
         record.skipped[family] = why
     _report(context, part, record.rows[known:], why)
@@ -644,7 +651,7 @@ def _measure_loss(context: SurveyContext, record: RecordBuilder) -> None:
     why = _tried(context, partial(measure_loss, context, record))
     wanted = "gradient" in context.options.families or context.options.loss is not None
     if why is not None and wanted:
-        record.warn(None, "gradient", "loss", f"not measured: {why}")
+        record.warn(None, "gradient", "loss", not_measured(why))
 
 
 def _without_loss(context: SurveyContext) -> str | None:
@@ -653,13 +660,11 @@ def _without_loss(context: SurveyContext) -> str | None:
     if context.given is not None:
         return layout.problem
     if asked is Task.UNLABELED and context.task is None:
-        return "unlabeled data: gradients need a loss, and a loss needs targets"
+        return reason(Note.NO_LOSS)
     if asked is Task.SEQUENCES and context.options.loss is None:
-        return _without_places(layout) or (
-            "targets are sequences: pass loss= with one number per example"
-        )
+        return _without_places(layout) or reason(Note.SEQUENCE_TARGETS)
     if layout.outputs is None:
-        return f"the model gives no row of outputs per example: {layout.problem}"
+        return reason(Note.NO_OUTPUT_ROWS, problem=layout.problem)
     return None
 
 
@@ -667,7 +672,7 @@ def _without_places(layout: Layout) -> str | None:
     """Why labels per position cannot be held against outputs; None where the model has some."""
     if layout.outputs is not None or layout.problem is None:
         return None
-    return f"labels per position need outputs per position: {layout.problem}"
+    return reason(Note.NO_OUTPUT_POSITIONS, problem=layout.problem)
 
 
 def _tried(context: SurveyContext, measure: Callable[[], None]) -> str | None:
@@ -701,9 +706,9 @@ def _inapplicable(context: SurveyContext, family: str) -> str | None:
         return layout.problem
     if family in ("representation", "tangent") and context.probe.rows.columns is None:
         if task is not None:
-            return "whole examples have no labels of their own: pass groups=, or unit='token'"
+            return reason(Note.NO_EXAMPLE_LABELS)
         why = _without_places(layout) if targets.task is Task.SEQUENCES else None
-        return why or f"{targets.task} data: there are no targets to align with"
+        return why or reason(Note.NO_TARGETS, task=targets.task)
     if family == "covariance":
         return without_matrices(context)
     if family not in ("tangent", "gradient"):
@@ -711,9 +716,9 @@ def _inapplicable(context: SurveyContext, family: str) -> str | None:
     if family == "gradient" and (why := _without_loss(context)) is not None:
         return why
     if layout.outputs is None:
-        return f"the model gives no row of outputs per example: {layout.problem}"
+        return reason(Note.NO_OUTPUT_ROWS, problem=layout.problem)
     if not layout.with_parameters():
-        return "no layer has trainable parameters"
+        return reason(Note.NO_PARAMETERS)
     return too_long(context) if family == "tangent" else None
 
 
@@ -760,7 +765,12 @@ def _record(
         "probes": record.probes,
         "example_losses": record.example_losses,
         "curves": record.curves,
-        "skipped": record.skipped,
+        "skipped": {family: str(why) for family, why in record.skipped.items()},
+        "skipped_notes": {
+            family: why.note.value
+            for family, why in record.skipped.items()
+            if isinstance(why, Reason)
+        },
         "warnings": record.warnings,
         "routes": record.routes,
         "seconds": record.seconds,

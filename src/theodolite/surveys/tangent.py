@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from theodolite.advice.reasons import reason
 from theodolite.engine import (
     Batch,
     TangentKernels,
@@ -20,7 +21,7 @@ from theodolite.engine import (
 )
 from theodolite.errors import MemoryLimitError, TheodoliteError
 from theodolite.measures import gradient, tangent
-from theodolite.records import Estimate
+from theodolite.records import Estimate, Note
 from theodolite.surveys.context import SurveyContext
 from theodolite.surveys.layers import Layer
 from theodolite.surveys.options import SIZES
@@ -72,10 +73,7 @@ def too_long(context: SurveyContext) -> str | None:
     products = 2 * count * context.layout.outputs * passing.per_example(passing.products)
     if products <= _LONG:
         return None
-    return (
-        f"tangent kernels of {count} sequences take many minutes on a CPU with a model of this "
-        f'size; sizes={{"tangent": {count}}} measures them all the same, a GPU does without'
-    )
+    return reason(Note.LONG_SEQUENCES, count=count)
 
 
 def tangent_cost(work: WorkCounts, n: int) -> Cost:
@@ -154,7 +152,7 @@ def _exact(
     curve = torch.tensor([values[layer.name] for layer in with_matrix], dtype=torch.float64)
     if len(curve):
         peak = math.nan if bool(curve.isnan().any()) else float(tangent.peak_layer(curve))
-        why = "the alignment of a layer is undefined"
+        why = reason(Note.PEAK_UNDEFINED)
         record.row(None, "tangent", "peak_layer", Estimate(peak), n=count, reason=why)
     contractions = {name: parts[0].contraction for name, parts in kernels.coverage.items() if parts}
     record.routes["tangent"] = {"method": "exact", "n": count, "contractions": contractions}
@@ -217,7 +215,7 @@ def _kernel_rows(
     if len(halves) > 1:
         draws = [tangent.tangent_alignment(kernel[h][:, :, h], targets[h]) for h in halves]
         error, method = float(torch.stack(draws).double().std()), "half-sampling"
-    why = "the tangent kernel or the labels are constant"
+    why = reason(Note.CONSTANT_KERNEL)
     estimate = Estimate(float(found.alignment), error, *chance(null), method)
     record.row(layer, "tangent", "tangent_alignment", estimate, n=n, reason=why)
     rank, correlation = Estimate(float(found.stable_rank)), Estimate(float(found.correlation))
@@ -230,7 +228,7 @@ def _sketch(context: SurveyContext, record: RecordBuilder, layers: Sequence[Laye
     n = context.count("tangent")
     with context.step("tangent"):
         found = context.tangent_sketch(layers)
-    why = "the sketch does not resolve it: the norm of the kernel is below its noise"
+    why = reason(Note.UNRESOLVED)
     for layer in layers:
         if layer.name in found:
             entry = found[layer.name]
@@ -242,7 +240,7 @@ def _sketch(context: SurveyContext, record: RecordBuilder, layers: Sequence[Laye
     if len(places):
         covariance = found.covariance[places][:, places]
         peak = float(tangent.peak_layer(found.curve[places], covariance))
-    why = "the sketch does not resolve which layer is the peak"
+    why = reason(Note.PEAK_UNRESOLVED)
     record.row(None, "tangent", "peak_layer", Estimate(peak), n=n, reason=why)
     record.routes["tangent"] = {
         "method": "sketch",
@@ -265,7 +263,7 @@ def _equilibrium(context: SurveyContext, record: RecordBuilder) -> None:
     if math.isnan(cosine):  # or fewer than two inputs are not zero
         return
     value = equilibrium_layer(depth, min(max(cosine, -1.0), 1.0))
-    why = "the backward loss of information never exceeds the forward one"
+    why = reason(Note.NO_BALANCE)
     estimate = Estimate(value, method="theory")
     record.row(None, "tangent", "equilibrium_layer", estimate, n=n, reason=why, read_at="inputs")
 
@@ -293,8 +291,7 @@ def _heat_maps(context: SurveyContext, record: RecordBuilder, layers: Sequence[L
     widest = max(sizes.values(), default=1)
     count = min(_PICTURED, context.count("tangent"), free // widest)
     if drawn and count < 2:
-        text = "not drawn: output gradients of two examples do not fit into memory_limit"
-        record.warn(None, "tangent", "backward_kernel", text)
+        record.warn(None, "tangent", "backward_kernel", reason(Note.PICTURE_BYTES))
         return
     batch, known = context.examples("tangent", count)
     labels = torch.zeros(len(batch), dtype=torch.long) if known.labels is None else known.labels

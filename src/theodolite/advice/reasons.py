@@ -1,0 +1,115 @@
+"""Why a number is missing or should be read with care: each kind with its words.
+
+Families of a survey name the kind and its facts. The record keeps the kind (``note``) beside the
+words, so that programs compare kinds and tables say once what concerns many layers.
+"""
+
+from collections.abc import Mapping
+
+from theodolite.records import Note
+
+__all__ = ["UNREADABLE", "Reason", "not_measured", "reason", "shared_words"]
+
+_WORDS: Mapping[Note, str] = {
+    # the data
+    Note.NO_TARGETS: "{task} data: there are no targets to align with",
+    Note.NO_LOSS: "unlabeled data: gradients need a loss, and a loss needs targets",
+    Note.SEQUENCE_TARGETS: "targets are sequences: pass loss= with one number per example",
+    Note.NO_EXAMPLE_LABELS: "whole examples have no labels of their own: pass groups=, or"
+    " unit='token'",
+    Note.SAME_LABEL: "all examples have the same label",
+    Note.FEWER_THAN_FOUR: "fewer than four examples",
+    Note.FEW_EXAMPLES: "{n} examples for {width} features: a linear probe fits any labels; compare"
+    " the number with its chance level",
+    Note.NOISY: "{n} examples: chance alone moves this number, read it beside its null",
+    Note.SINGLE_EXAMPLES: "{single} of {classes} classes have a single example: left out",
+    # the model
+    Note.NO_OUTPUT_ROWS: "the model gives no row of outputs per example: {problem}",
+    Note.NO_OUTPUT_POSITIONS: "labels per position need outputs per position: {problem}",
+    Note.NO_PARAMETERS: "no layer has trainable parameters",
+    Note.NO_MATRICES: "no linear or convolutional layer is called",
+    Note.BLOCKS: 'the layers shown are blocks; layers="**.{last}" shows linear layers inside them',
+    # features and weights of a layer
+    Note.ZERO_FEATURES: "all features are zero",
+    Note.CONSTANT_FEATURES: "the features are constant",
+    Note.NOT_FINITE: "the features are not finite: the run has diverged",
+    Note.LONG_ROWS: "{few} of {n} rows of features hold {share:.0%} of their squared length: what"
+    " this layer aligns with is decided by them alone",
+    Note.ISOTROPIC: "the weights are isotropic",
+    Note.ONE_INPUT: "the layer has a single input, and so no directions to compare",
+    Note.FEW_FILTERS: "{have} too few to judge directions: at least {least} are needed",
+    Note.NO_DIRECTIONS: "the strongest directions of the data have equal variances",
+    Note.NO_PATCH: "no whole patch fits: kernels span {spans}, their input is {sizes}",
+    # kernels and gradients
+    Note.CONSTANT_KERNEL: "the tangent kernel or the labels are constant",
+    Note.UNRESOLVED: "the sketch does not resolve it: the norm of the kernel is below its noise",
+    Note.PEAK_UNRESOLVED: "the sketch does not resolve which layer is the peak",
+    Note.PEAK_UNDEFINED: "the alignment of a layer is undefined",
+    Note.NO_BALANCE: "the backward loss of information never exceeds the forward one",
+    Note.ZERO_GRADIENTS: "all gradients are zero, or every class has a single example",
+    Note.ZERO_VECTORS: "all features are zero, or every class has a single example",
+    # the loss
+    Note.LOSS_NOT_FINITE: "the loss of an example is not a number",
+    Note.NO_GAIN: "the loss of the sequences has not fallen clearly since the first measurement",
+    # time and memory
+    Note.INTERRUPTED: "interrupted before it was measured",
+    Note.NO_TIME: "{fewest} examples would take about {expected:.0f} s, {left:.0f} s are left;"
+    " seconds={total} measures them",
+    Note.LONG_SEQUENCES: "tangent kernels of {count} sequences take many minutes on a CPU with a"
+    ' model of this size; sizes={{"tangent": {count}}} measures them all the same, a GPU does'
+    " without",
+    Note.COVARIANCE_BYTES: "its covariance needs {needed:,} bytes, {free:,} are left of"
+    " memory_limit",
+    Note.UNIT_GRADIENT_BYTES: "not measured: gradients of unit length do not fit into memory_limit",
+    Note.PICTURE_BYTES: "not drawn: output gradients of two examples do not fit into memory_limit",
+    Note.FEWER_FOR_MEMORY: "{most} of {wanted} examples, to stay within memory_limit",
+    Note.FEWER_FOR_TIME: "{few} of {wanted} examples, since products of their positions take long"
+    ' on a CPU; sizes={{"tangent": {wanted}}} takes all',
+}
+# For several layers at once, whose facts differ.
+_SHARED: Mapping[Note, str] = {
+    Note.FEW_FILTERS: "too few filters for the number of input directions",
+    Note.FEW_EXAMPLES: "fewer examples than features, so compare it with its chance level",
+    Note.NO_DIRECTIONS: "the inputs have no principal directions to compare",
+}
+
+
+UNREADABLE = f"undefined: {_SHARED[Note.FEW_FILTERS]}"
+
+
+class Reason(str):
+    """The words of a reason, which know their kind."""
+
+    note: Note
+
+    def __new__(cls, note: Note, text: str) -> "Reason":
+        """Words with their kind."""
+        made = super().__new__(cls, text)
+        made.note = note
+        return made
+
+    def __reduce__(self) -> tuple[type["Reason"], tuple[Note, str]]:
+        return Reason, (self.note, str(self))
+
+
+def reason(note: Note, **facts: object) -> Reason:
+    """A kind of reason with its facts in words.
+
+    Examples:
+        >>> why = reason(Note.FEWER_FOR_MEMORY, most=10, wanted=50)
+        >>> str(why), why.note.value
+        ('10 of 50 examples, to stay within memory_limit', 'fewer-for-memory')
+    """
+    return Reason(note, _WORDS[note].format(**facts))
+
+
+def not_measured(why: str) -> str:
+    """The reason as a note of its own; its kind stays known."""
+    text = f"not measured: {why}"
+    return Reason(why.note, text) if isinstance(why, Reason) else text
+
+
+def shared_words(note: str | None) -> str | None:
+    """Words for several layers of one kind of reason; None where those of one layer will do."""
+    known = next((entry for entry in _SHARED if entry.value == note), None)
+    return None if known is None else _SHARED[known]

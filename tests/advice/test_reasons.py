@@ -1,0 +1,38 @@
+"""Reasons in a record are kinds with words, and nothing reads the words."""
+
+import pickle
+from string import Formatter
+
+import pytest
+import torch
+from torch import nn
+
+import theodolite as th
+from theodolite.advice import reasons
+from theodolite.records import Note
+
+
+@pytest.mark.parametrize("note", Note)
+def test_every_kind_has_words(note):
+    facts = {name for _, name, _, _ in Formatter().parse(reasons._WORDS[note]) if name}
+    why = reasons.reason(note, **dict.fromkeys(facts, 1))
+    assert why.note is note
+    assert "{" not in why.replace('{"', "")
+    kept = pickle.loads(pickle.dumps(why))  # noqa: S301
+    assert (kept, kept.note) == (why, note)
+
+
+def test_a_record_has_the_kind_beside_the_words():
+    torch.manual_seed(0)
+    x = torch.randn(20, 3)
+    model = nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 2))
+    quick = {"permutations": 0, "half_samples": 0, "seconds": None}
+    found = th.survey(model, x, families=["tangent", "covariance", "kernel"], options=quick)
+    contents = found.record.contents
+    assert contents["skipped_notes"]["tangent"] == Note.NO_TARGETS
+    assert contents["skipped"]["tangent"] == "unlabeled data: there are no targets to align with"
+    few = [entry for entry in contents["warnings"] if entry.get("note") == Note.FEW_FILTERS]
+    assert {entry["layer"] for entry in few} == {"0", "2"}
+    line = "misalignment / random undefined in 2 of 2 layers (0 and 2): too few filters"
+    assert found.summary().count("too few filters") == 1
+    assert line in found.summary()
