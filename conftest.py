@@ -22,6 +22,10 @@ hypothesis.settings.load_profile("theodolite")
 _ROOT = Path(__file__).parent
 _ARRAYS = ("linalg", "measures", "theory", "metrics", "conformance", "interventions", "engine")
 _SHAPE_CHECKED = (*(_ROOT / "tests" / name for name in _ARRAYS), _ROOT / "src")
+_TABLES_OF_NETWORKS = (
+    "test_hostile.py",
+    "test_networks.py",
+)  # hundreds of calls of the same functions
 
 
 @pytest.hookimpl(wrapper=True)
@@ -29,6 +33,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """Run a test with or without the shape checker, by the folder it is in."""
     checked = any(item.path.is_relative_to(folder) for folder in _SHAPE_CHECKED)
     checked = checked or "formulas" in item.path.parts
+    checked = checked and item.path.name not in _TABLES_OF_NETWORKS
     jaxtyping.config.update("jaxtyping_disable", not checked)
     return (yield)
 
