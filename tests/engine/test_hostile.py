@@ -236,7 +236,7 @@ def test_the_answer_says_that_examples_were_measured_one_by_one():
     assert not sums.checked.batched
     kernels = tangent_kernels(made.model, made.inputs)
     routes = {entry.contraction for layer in kernels.coverage.values() for entry in layer}
-    assert routes == {"one by one"}
+    assert routes == {"one example at a time"}
     plain = specimen("scalar parameters")
     assert gradient_sums(plain.model, plain.inputs, plain.labels).checked.batched
 
@@ -253,7 +253,9 @@ def test_autocast_inside_the_model_is_measured_in_batches(seed):
     # Three layers round to eight bits, twice: on the way there and on the way back.
     torch.testing.assert_close(sums.total.norms, wanted, rtol=0.05, atol=0)
     kernels = tangent_kernels(model, x)
-    assert {e.contraction for layer in kernels.coverage.values() for e in layer} != {"one by one"}
+    assert {e.contraction for layer in kernels.coverage.values() for e in layer} != {
+        "one example at a time"
+    }
 
 
 def test_a_mapping_without_logits_is_an_error_that_lists_its_keys():

@@ -120,7 +120,7 @@ def test_a_batch_that_moves_its_examples_is_found_among_others(flagged):
         x[flagged, 1] = 20.0
     kernels = tangent_kernels(model, x, outputs="trace", batch_size=10)
     assert kernels.checked.batched == (flagged is None)
-    assert "any" in kernels.checked.suspects
+    assert "any" in kernels.checked.suspect_calls
     assert_trace(model, x, kernels)
 
 
@@ -314,7 +314,11 @@ def test_a_plain_model_runs_one_example_alone_and_a_part_again():
     assert read.seen == 200 + 2 + 3 + 1 + 32 + 1
     # A second single example has its norms compared too.
     assert followed.seen == 200 + 1 + 32 + 1 + 1
-    assert (sums.checked.asked, sums.checked.alone, sums.checked.company) == (1, 2, 32)
+    assert (
+        sums.checked.checked_batches,
+        sums.checked.single_examples,
+        sums.checked.in_other_batches,
+    ) == (1, 2, 32)
 
 
 class Shifted(nn.Module):
@@ -362,7 +366,7 @@ def test_a_table_with_a_row_for_every_place_of_a_batch_is_noticed():
     torch.manual_seed(0)
     layers = nn.Sequential(nn.Embedding(9, 5), nn.Flatten(), nn.Linear(5 * WIDTH, CLASSES))
     ids = torch.randint(0, 9, (EXAMPLES, WIDTH))
-    with pytest.raises(th.errors.CaptureError, match="other examples"):
+    with pytest.raises(th.errors.CaptureError, match="depend on each other"):
         gradient_sums(Places(layers), ids, torch.arange(EXAMPLES) % CLASSES, cross_entropy)
 
 
@@ -374,5 +378,5 @@ def test_a_count_of_all_examples_that_enters_the_numbers_is_noticed():
     torch.manual_seed(0)
     layers = nn.Sequential(nn.Embedding(9, 5), nn.Flatten(), nn.Linear(5 * WIDTH, CLASSES))
     ids = torch.randint(0, 9, (EXAMPLES, WIDTH))
-    with pytest.raises(th.errors.CaptureError, match="other examples"):
+    with pytest.raises(th.errors.CaptureError, match="depend on each other"):
         gradient_sums(Counts(layers), ids, torch.arange(EXAMPLES) % CLASSES, cross_entropy)

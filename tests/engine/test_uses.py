@@ -121,7 +121,7 @@ def test_nodes_of_derived_weights_keep_their_identity():
 def test_a_use_out_of_sight_is_measured_one_by_one_and_names_the_parameter():
     torch.manual_seed(0)
     kernels = assert_kernels(Hidden().double(), torch.randn(3, 3).double())
-    assert re.match(r"one by one: .*'scale'.*DoublerBackward", kernels.measured)
+    assert re.match(r"one example at a time: .*'scale'.*DoublerBackward", kernels.measured)
     # The other parameters are not affected.
     others = tangent_kernels(Hidden(), torch.randn(3, 3), params="linear.*")
     assert others.total.shape == (3, 3) * 2

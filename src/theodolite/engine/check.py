@@ -1,21 +1,21 @@
-"""Is every example's result its own? One check for kernels, tangent features, gradients, features.
+"""Does every result depend on its own example only? One check for kernels, gradients and features.
 
-A batch is measured together; the truth is every example by itself. Three questions tell whether the
-two agree, in a batch that is asked:
+A batch is measured together. The reference is a batch that holds one example only. In a batch that
+is checked, three things must hold:
 
 1. *Rows.* A second backward pass gives every example a random weight. At every use of a parameter
    the output gradient of an example must be its first one times its weight.
-2. *Company.* A random part of the batch runs again among other examples. Outputs must agree with
-   the first run, and weighted sums of gradients with those of plain autograd.
-3. *Alone.* Some examples run alone. They must make the same calls with the same numbers, and have
-   the same outputs.
+2. *Other batch.* A random part of the batch runs again as a batch of its own. Outputs must agree
+   with the first run, and weighted sums of gradients with those of plain autograd.
+3. *Single example.* Some examples run by themselves. They must make the same calls with the same
+   numbers, and have the same outputs.
 
-The k-th batch of a measurement is asked with probability 1/k, so the first always is, and a batch
-that makes a suspect call always is. One example of every batch runs alone. ``check="every"`` asks
-all batches and runs every example alone, with its gradients. Names of suspect calls decide when to
-ask, never what is true. Nothing is remembered between calls.
+The k-th batch of a measurement is checked with probability 1/k, so the first always is. A batch
+that makes a suspect call is always checked. One example of every batch runs by itself.
+``check="every"`` checks all batches and runs every example by itself, with its gradients. Names of
+suspect calls decide when to check, never the outcome. Nothing is remembered between calls.
 
-Not found by ``check=True``: a few examples that are changed by their company and not drawn.
+``check=True`` can miss a few examples that depend on the rest of their batch and are not drawn.
 """
 
 import math
@@ -27,7 +27,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -67,7 +67,7 @@ __all__ = [
     "require_unchanged",
 ]
 
-# Whether some batches are asked, none, or every one with every example alone.
+# Whether some batches are checked, none, or all of them and every single example.
 Check = bool | Literal["every"]
 
 
@@ -81,14 +81,14 @@ class Cause(Enum):
     """Why examples were measured one at a time."""
 
     ROWS = "rows"  # a weight of one example reached the row of another
-    COMPANY = "company"  # gradients or features differ among other examples
-    ALONE = "alone"  # an example alone makes other calls, or the same with other numbers
+    OTHER_BATCH = "other batch"  # outputs, gradients or features differ in another batch
+    SINGLE_EXAMPLE = "single example"  # by itself it makes other calls, or has other numbers
     UNSEEN = "unseen"  # a use of a parameter cannot be seen, or the batch cannot be followed
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What was asked, and what was found.
+    """What was checked, and what was found.
 
     Args:
         check: What the caller wanted.
@@ -96,10 +96,10 @@ class Checked:
         cause: Why they were not, where they were not.
         reason: The same in words.
         batches: Batches that were run.
-        asked: Batches whose rows and company were asked.
-        company: Examples that ran again among others.
-        alone: Examples that ran alone.
-        suspects: Names of suspect calls that were made.
+        checked_batches: Batches that were checked.
+        in_other_batches: Examples that ran again in another batch.
+        single_examples: Examples that ran by themselves.
+        suspect_calls: Names of suspect calls that were made.
     """
 
     check: Check = True
@@ -107,15 +107,15 @@ class Checked:
     cause: Cause | None = None
     reason: str = ""
     batches: int = 0
-    asked: int = 0
-    company: int = 0
-    alone: int = 0
-    suspects: tuple[str, ...] = ()
+    checked_batches: int = 0
+    in_other_batches: int = 0
+    single_examples: int = 0
+    suspect_calls: tuple[str, ...] = ()
 
     @property
     def measured(self) -> str:
         """How examples were measured, in words."""
-        return "in batches" if self.batched else f"one by one: {self.reason}"
+        return "in batches" if self.batched else f"one example at a time: {self.reason}"
 
 
 # Calls that may let one example decide about another: they sort, pick, count or reduce by what
@@ -316,7 +316,7 @@ _BACKWARD = 3.0  # a backward pass rounds about twice as often as the forward pa
 _VANISHING = 0.05
 _FEW = 8  # examples of a batch with a suspect call that run alone
 _FAR = 1e6  # times the smallest number of a dtype: larger kernels have lost no digit
-_PART = 32  # examples at most that run again among others
+_PART = 32  # examples at most that run again in another batch
 
 
 @dataclass
@@ -329,9 +329,9 @@ class ExampleCheck:
 
     check: Check = True
     batches: int = 0
-    asked: int = 0
-    company: int = 0
-    alone: int = 0
+    checked_batches: int = 0
+    in_other_batches: int = 0
+    single_examples: int = 0
     suspects: set[str] = field(default_factory=set)
     draws: torch.Generator = field(
         default_factory=lambda: torch.Generator().manual_seed(0), repr=False
@@ -370,7 +370,7 @@ class ExampleCheck:
         self.suspects.update(suspects)
         drawn = float(torch.rand((), generator=self.draws)) * self.batches < 1
         asked = self.every or drawn or bool(suspects)
-        self.asked += asked
+        self.checked_batches += asked
         return asked
 
     def places(self, examples: int) -> list[int]:
@@ -381,11 +381,11 @@ class ExampleCheck:
         """Examples that run again: a random half together and one more alone, or each alone."""
         order = torch.randperm(examples, generator=self.draws).tolist()
         if self.every:
-            self.alone += examples
+            self.single_examples += examples
             return [[place] for place in order]
         part = order[: min(_PART, -(-examples // 2))]
-        self.company += len(part)
-        self.alone += examples > 1
+        self.in_other_batches += len(part)
+        self.single_examples += examples > 1
         return [part, order[-1:]] if examples > 1 else [part]
 
     def weights(self, *shape: int) -> Tensor:
@@ -402,10 +402,10 @@ class ExampleCheck:
             cause=None if error is None else getattr(error, "cause", None) or Cause.UNSEEN,
             reason="" if error is None else str(error),
             batches=self.batches,
-            asked=self.asked,
-            company=self.company,
-            alone=self.alone,
-            suspects=tuple(sorted(self.suspects)),
+            checked_batches=self.checked_batches,
+            in_other_batches=self.in_other_batches,
+            single_examples=self.single_examples,
+            suspect_calls=tuple(sorted(self.suspects)),
         )
 
 
@@ -499,7 +499,7 @@ def ask_rows(
 def ask_company(
     recorder: "ModelRecorder", asked: Asked
 ) -> Iterator[tuple[list[int], Float[Tensor, "m c"]]]:
-    """Outputs of every part that runs again among other examples, with their graph.
+    """Outputs of every part that runs again as a batch of its own, with their graph.
 
     Raises:
         NotFollowedError: If outputs differ from those in the batch.
@@ -509,9 +509,9 @@ def ask_company(
         compared = Comparison()
         compared.add_rows("outputs", outputs, asked.outputs[part], whole=asked.outputs)
         if compared.first_above(recorder.tolerance) is not None:
-            text = "examples have other outputs beside other examples"
+            text = "examples have other outputs in another batch"
             seen = [(asked.batch, asked.outputs), (asked.batch.take(part), outputs.detach())]
-            raise disagreement(Cause.COMPANY, text, seen)
+            raise disagreement(Cause.OTHER_BATCH, text, seen)
         yield part, outputs
 
 
@@ -602,9 +602,7 @@ def ask_loss(
         if slope is not None:
             compared.add_rows("slope", slope, slopes[part], whole=slopes)
     if compared.first_above(recorder.tolerance) is not None:
-        raise disagreement(
-            Cause.COMPANY, "the loss of an example is another one beside other examples"
-        )
+        raise disagreement(Cause.OTHER_BATCH, "examples have another loss in another batch")
 
 
 def compare_kernels(
@@ -694,7 +692,7 @@ def compare_forms(
 
 
 def compare_in_batch(recorder: "ModelRecorder", asked: Asked) -> None:
-    """Weighted gradients by plain autograd are the same in the batch and among other examples."""
+    """Weighted gradients by plain autograd are the same in the batch and in another one."""
     outputs = recorder.outputs(asked.batch)
     seeds = asked.seeds.to(outputs.dtype)
     found = plain_gradients(outputs, recorder.ownership.parameters, seeds)
@@ -833,19 +831,26 @@ def _squared_gradient(
 
 def _require_finite_gradients(recorder: "ModelRecorder", side: "BatchList", place: int) -> None:
     for found in _single_gradients(recorder, side, place):
-        require_finite_gradients(found.values(), place)
+        require_finite_gradients(all_finite(found.values()), [place])
 
 
-def require_finite_gradients(gradients: Iterable[Tensor], example: int) -> None:
-    """The gradients of an example are finite.
+def all_finite(tensors: Iterable[Tensor]) -> Bool[Tensor, " 1"]:
+    """Whether all numbers of several tensors are finite."""
+    return torch.stack([tensor.isfinite().all() for tensor in tensors]).all()[None]
+
+
+def require_finite_gradients(finite: Bool[Tensor, " n"], places: Sequence[int]) -> None:
+    """The gradients of every example are finite; otherwise the message says which are not.
 
     Args:
-        gradients: They, or numbers made of them.
-        example: Its place in the data.
+        finite: Whether those of an example are.
+        places: Where the examples are in the data.
     """
-    if not all(bool(gradient.isfinite().all()) for gradient in gradients):
+    wrong = finite.logical_not().nonzero().flatten().tolist()
+    if wrong:
         raise NotFiniteError(
-            f"model: expected finite gradients, got NaN or infinity for example {example}, whose "
+            f"model: expected finite gradients, got NaN or infinity for example "
+            f"{places[wrong[0]]}, whose "
             "outputs are finite; a slope without bound, as that of a root or a norm at zero, is "
             "the usual cause: leave the example out, or add a small constant inside the root"
         )
@@ -1025,7 +1030,7 @@ def reason(
             f"{named}{hint}; freeze it while measuring"
         )
     return CaptureError(
-        "model: expected the same outputs for an example beside other examples, got a relative "
+        "model: expected the same outputs for an example in every batch, got a relative "
         f"difference of {share:.1e}: examples depend on each other, as with batch statistics, "
         f"contrastive heads or experts of limited capacity{hint}; use a readout or a part of the "
         "model that answers for each example"

@@ -298,7 +298,7 @@ class FeatureReader:
         self.outputs: list[Tensor] = []
         self.drops = False  # whether layers that run for some examples only may be left out later
         self._check = ExampleCheck(check)
-        self._alone: Checked | None = None  # why examples are run one by one
+        self._alone: Checked | None = None  # why one example runs at a time
         self._start = 0  # of the next batch
         self._takes_gradients = False  # inside its forward pass
         self._modules = dict(self.model.named_modules(remove_duplicate=False))
@@ -352,10 +352,10 @@ class FeatureReader:
         alone = singles if watch.names else singles[:1]
         if check.every or len(batch) == 1:
             alone = []  # they are parts
-        check.alone += len(alone)
+        check.single_examples += len(alone)
         parts = check.parts(len(batch)) if asked else []
         for part in [*([place] for place in alone), *parts]:
-            cause = Cause.ALONE if len(part) == 1 else Cause.COMPANY
+            cause = Cause.SINGLE_EXAMPLE if len(part) == 1 else Cause.OTHER_BATCH
             again = self._pass(batch.take(part))
             compared = Comparison()
             for name, rows in found.rows.items():
@@ -366,7 +366,7 @@ class FeatureReader:
             wrong = compared.first_above(tolerance)
             if wrong is not None:
                 raise disagreement(
-                    cause, f"layer {wrong[0]!r} gives other features beside other examples"
+                    cause, f"layer {wrong[0]!r} gives other features in another batch"
                 )
 
     def _tried(self, run: Callable[[], _T]) -> _T:
@@ -620,12 +620,15 @@ def features(
         check: see :func:`feature_chunks`.
         **options: ``batch_fn`` and ``targets`` of ``iterate_batches``.
 
+    Returns:
+        Features of every layer by name, one row per example.
+
     Raises:
         DomainError: If the model normalises over the batch or drops out units, or a named layer
             does not run.
         ShapeError: If features differ in length between batches, or there is no example.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(inplace=True), nn.Linear(3, 1))
         >>> {name: tuple(rows.shape) for name, rows in features(model, torch.ones(5, 2)).items()}
         {'0': (5, 3), '2': (5, 1)}
@@ -697,7 +700,10 @@ def feature_moments(
         batch_size: split batches into parts of at most this many examples; None keeps them.
         **options: ``batch_fn`` and ``targets`` of ``iterate_batches``.
 
-    Example:
+    Returns:
+        Mean and covariance sums of the features of every layer.
+
+    Examples:
         >>> moments = feature_moments(nn.Linear(2, 2), torch.eye(2).repeat(3, 1))
         >>> moments[""].count
         tensor(6., dtype=torch.float64)
@@ -774,12 +780,15 @@ def feature_grams(
         check: see :func:`feature_chunks`.
         **options: ``batch_fn`` and ``targets`` of ``iterate_batches``.
 
+    Returns:
+        Inner products of the features of all pairs of examples, for every layer.
+
     Raises:
         DomainError: If the model normalises over the batch or drops out units, a named layer does
             not run, or the features of one batch exceed the memory limit.
         ShapeError: If features differ in length between batches, or there is no example.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Linear(2, 3, bias=False), nn.ReLU())
         >>> grams = feature_grams(model, torch.eye(2), center=True)
         >>> grams["0"].sum().abs().item() < 1e-6

@@ -20,7 +20,7 @@ from torch.autograd.graph import get_gradient_edge
 from theodolite._distributed import ALONE, Processes
 from theodolite.checks import require_choice, require_count, require_labels, require_same_length
 from theodolite.engine.batches import Batch, even_spans, single_batch
-from theodolite.engine.calls import DisagreementError, tensors_in
+from theodolite.engine.calls import DisagreementError, NotFollowedError, tensors_in
 from theodolite.engine.check import (
     Asked,
     Check,
@@ -185,7 +185,7 @@ class LayerSums:
             groups: one where an example belongs to a class.
             weight_norm: norm of the layer's parameters.
 
-        Example:
+        Examples:
             >>> gradients, groups = torch.eye(2).double(), torch.ones(2, 1).double()
             >>> LayerSums.of_gram(gradients @ gradients.mT, groups).classes.sum_square.tolist()
             [2.0]
@@ -308,13 +308,16 @@ def gradient_sums(
         progress: called with the share that is done and what was done, after every batch.
         processes: that have the same model and inputs and share the work, in whole classes.
 
+    Returns:
+        Sums of gradients by class, for every layer.
+
     Raises:
         DomainError: If the model normalises over the batch, drops out units, has no trainable
             parameters or NaN in its weights.
         ShapeError: If the loss does not give one number per example.
         CaptureError: If examples depend on each other or on chance, or a rule is wrong.
 
-    Example:
+    Examples:
         >>> model = nn.Linear(2, 2, bias=False)
         >>> sums = gradient_sums(model, torch.eye(2).repeat(2, 1), torch.tensor([0, 1, 0, 1]))
         >>> [round(omega, 4) for omega in sums[""].classes.alignment().tolist()]
@@ -337,9 +340,9 @@ def gradient_sums(
     device = model_device(plain)
     size = batch_size or _batch_size(device, len(data))
 
-    def accumulate(alone: bool) -> GradientAccumulation:
+    def accumulate(one_by_one: bool) -> GradientAccumulation:
         arguments = recorder, per_example_loss(loss), classes, stiffness, processes
-        work = GradientAccumulation(*arguments, alone=alone)
+        work = GradientAccumulation(*arguments, one_by_one=one_by_one)
         work.progress = progress
         work.run(data, size)
         return work
@@ -498,7 +501,11 @@ def gradient_alignment(
         **options: of :func:`gradient_sums`: ``labels``, ``layers``, ``params``, ``readout``,
             ``stiffness``, ``batch_size``, ``batch_fn``, ``check``, ``processes``.
 
-    Example:
+    Returns:
+        Alignment, contrast and norms of per-example gradients, for every layer and the
+        whole model.
+
+    Examples:
         >>> model = nn.Sequential(nn.Linear(2, 3, bias=False), nn.Linear(3, 2, bias=False))
         >>> found = gradient_alignment(model, torch.ones(4, 2), torch.tensor([0, 0, 1, 1]))
         >>> round(found["0"].in_class.item(), 4)
@@ -683,7 +690,7 @@ class GradientAccumulation:
         labels: class of each example, on the CPU.
         stiffness: also add up unit vectors.
         processes: that share the work; each takes whole classes.
-        alone: whether examples are measured one by one, by plain autograd.
+        one_by_one: whether plain autograd takes one example at a time.
     """
 
     def __init__(
@@ -694,7 +701,7 @@ class GradientAccumulation:
         stiffness: bool,
         processes: Processes = ALONE,
         *,
-        alone: bool = False,
+        one_by_one: bool = False,
     ) -> None:
         self._recorder, self._loss, self._stiffness = recorder, loss, stiffness
         self.progress: Progress | None = None
@@ -713,7 +720,7 @@ class GradientAccumulation:
         self._tallies: dict[Names, ClassTally] = {}
         self._losses: list[Tensor] = []
         self._weight_squares: Tensor | None = None
-        self._alone = alone
+        self._one_by_one = one_by_one
         if stiffness:
             self._groups = target_columns(self._labels, self._classes).to(device)
             self._scales = self._groups.new_ones(len(self._layers), self._classes)
@@ -742,15 +749,15 @@ class GradientAccumulation:
         own, device = self._own(), self._squares.device
         on_device = any(t.device == device for t in tensors_in((data.args, dict(data.kwargs))))
         ordered = data.take(self._order) if on_device and device.type != "cpu" else None
-        for part in even_spans(own.stop - own.start, 1 if self._alone else batch_size):
+        for part in even_spans(own.stop - own.start, 1 if self._one_by_one else batch_size):
             start = own.start + part.start
             span = slice(start, own.start + part.stop)
             if ordered is not None:  # slices; picking by index would wait for the device
                 batch = ordered.take(span).to(device)
             else:
                 batch = data.take(self._order[span]).to(device)
-            if self._alone:
-                self._add_alone(batch, start)
+            if self._one_by_one:
+                self._add_single(batch, start)
             else:
                 self._add(batch, start)
             if self.progress is not None:
@@ -807,6 +814,8 @@ class GradientAccumulation:
         factors = list(self._factors(run, groups, arrived))
         squares = self._reduce(factors, segments, span)
         if asked is not None:
+            undefined = torch.stack([square.flatten().isnan() for square in squares]).any(0)
+            require_finite_gradients(undefined.logical_not(), places)
             self._compare(asked, run, factors, squares)
         if self._stiffness:
             self._add_units(factors, segments, span)
@@ -871,7 +880,7 @@ class GradientAccumulation:
         compare_gradients(self._recorder, found, wanted, sizes)
         compare_gradients(self._recorder, norms, lengths, norms)
 
-    def _add_alone(self, batch: Batch, start: int) -> None:
+    def _add_single(self, batch: Batch, start: int) -> None:
         """One example, by plain autograd."""
         outputs = self._recorder.run_plainly(batch)
         losses = self._loss(outputs, batch)
@@ -983,9 +992,7 @@ class GradientAccumulation:
         """What has been added up, one row per entry of :attr:`layers`."""
         members = self._membership()
         squares = members @ self._squares.cpu()
-        wrong = squares.isfinite().all(0).logical_not().nonzero().flatten().tolist()
-        for place in wrong:
-            require_finite_gradients([squares[:, place]], int(self._order[place]))
+        require_finite_gradients(squares.isfinite().all(0), self._order.tolist())
         groups = target_columns(self._labels, self._classes)
         by_class, whole = (members[:, : len(self._rows)] @ part for part in self._class_sums())
         classes = SetSums.of_groups(groups, squares, by_class)

@@ -278,7 +278,8 @@ class KernelEngine:
             for output in range(self.outputs):
                 keep = output + 1 < self.outputs
                 found = plain_gradients(outputs[0, output], parameters, keep=keep)
-                require_finite_gradients(found.values(), block.rows.start + example)
+                place = block.rows.start + example
+                require_finite_gradients(all_finite(found.values()), [place])
                 for name, gradient in found.items():
                     collectors[name].put(example, output, gradient)
             rows.append(outputs.detach())

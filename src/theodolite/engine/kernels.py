@@ -68,8 +68,8 @@ class Coverage:
         functions: Torch functions that used it, in order of use; empty if none did.
         by_rule: Whether rules covered all of them; otherwise single calls were replayed.
         contraction: In which order: ``"hadamard"`` (one position), ``"positions"`` (Gram matrix of
-            positions), ``"gradients"`` (gradients of examples), ``"one by one"`` (plain autograd
-            for each example, where batches fail), ``"unused"``.
+            positions), ``"gradients"`` (gradients of examples), ``"one example at a time"`` (plain
+            autograd, where batches fail), ``"unused"``.
         shared_with: Further names of the same tensor.
     """
 
@@ -213,6 +213,9 @@ def tangent_kernels(
         progress: Called with the share that is done and what was done, after every block of
             examples and every layer of it.
 
+    Returns:
+        The kernel of every layer by name, with the total and how each was computed.
+
     Raises:
         CaptureError: If examples depend on each other or on chance, or a rule is wrong.
         DomainError: If the model trains or drops out, or nothing is trainable or selected.
@@ -220,7 +223,7 @@ def tangent_kernels(
         ShapeError: If outputs are not (n, c).
         UnknownNameError: If a layer does not exist.
 
-    Example:
+    Examples:
         >>> model = torch.nn.Linear(2, 1, bias=False).double()
         >>> x = torch.tensor([[1.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
         >>> kernels = tangent_kernels(model, x, outputs="trace")
@@ -496,7 +499,7 @@ def coverage_of(engine: KernelEngine, plan: Plan) -> dict[str, tuple[Coverage, .
                 name,
                 tuple(use.function for use in uses),
                 all(use.by_rule for use in uses),
-                "one by one" if engine.one_by_one is not None else entry.route,
+                "one example at a time" if engine.one_by_one is not None else entry.route,
                 ownership.shared.get(name, ()),
             )
     return {
@@ -570,7 +573,7 @@ def tangent_features(
         CaptureError: If examples depend on each other or on chance.
         MemoryLimitError: If the features do not fit; the message has the numbers.
 
-    Example:
+    Examples:
         >>> model = torch.nn.Linear(2, 1).double()
         >>> x = torch.tensor([[1.0, 0.0], [1.0, 2.0]], dtype=torch.float64)
         >>> tangent_features(model, x)[""].tolist()
@@ -618,9 +621,7 @@ def _features_of(
         else:
             found[group.parameter] = factors.gradients()
     for values in found.values():
-        wrong = values.flatten(1).sum(1).isfinite().logical_not().nonzero()[:, 0].tolist()
-        for example in wrong:
-            require_finite_gradients([values[example]], example)
+        require_finite_gradients(values.isfinite().flatten(1).all(1), range(len(data)))
     for asked in collected.asked:
         _compare_features(engine, found, asked)
     owned = engine.recorder.ownership.layers
@@ -663,10 +664,13 @@ def forward_kernel(
         normalize: Whether to divide by the number of inputs of the layer.
         readout: See :func:`tangent_kernels`.
 
+    Returns:
+        A matrix with one row and one column per example.
+
     Raises:
         ShapeError: If the layer has no such matrix.
 
-    Example:
+    Examples:
         >>> model = torch.nn.Linear(2, 1, bias=False).double()
         >>> x = torch.tensor([[1.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
         >>> forward_kernel(model, x, "").tolist()
@@ -701,10 +705,13 @@ def backward_kernel(
         normalize: Whether to divide by the number of outputs of the layer.
         readout: See :func:`tangent_kernels`.
 
+    Returns:
+        The kernel, indexed by example and output on both sides.
+
     Raises:
         ShapeError: If the layer has no such matrix.
 
-    Example:
+    Examples:
         >>> model = torch.nn.Linear(2, 2, bias=False).double()
         >>> x = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
         >>> backward_kernel(model, x, "", normalize=False).tolist()
@@ -739,7 +746,10 @@ def forward_backward_kernels(
             example, are left out of the result.
         readout: See :func:`tangent_kernels`.
 
-    Example:
+    Returns:
+        Both kernels of every layer by name.
+
+    Examples:
         >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2, bias=False)).double()
         >>> x = torch.tensor([[1.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
         >>> [kernel.tolist() for kernel in forward_backward_kernels(model, x, ["0"])["0"]]

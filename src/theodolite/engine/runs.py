@@ -232,7 +232,7 @@ class ModelRecorder:
         if checked:
             self.check.suspects.update(run.suspects)
             singles += [self._single(batch, place) for place in places[1:] if run.suspects]
-            self.check.alone += len(singles)
+            self.check.single_examples += len(singles)
             self._compare_alone(run, recorded, places, singles)
         return run
 
@@ -259,15 +259,15 @@ class ModelRecorder:
         for row, (single, calls) in enumerate(singles):
             names = [name for name, _ in recorded.received]
             if [call.function for call in calls] != names:
-                text = "an example makes other calls alone than in its batch"
+                text = "a single example makes other calls than in its batch"
                 raise self._differs_alone(text, run, places[row], single)
             for call, (name, received) in zip(calls, recorded.received, strict=True):
-                text = f"{name} receives other numbers from an example alone than in its batch"
+                text = f"{name} receives other numbers from a single example than in its batch"
                 for tensor, rows in zip(call.given, received, strict=True):
                     if rows is not None:
                         wanted = split_examples(tensor, 1, None)
                         compared.add_rows(text, rows[row : row + 1], wanted, whole=rows)
-            text = "an example has other outputs alone than in its batch"
+            text = "a single example has other outputs than in its batch"
             own = run.outputs[places[row] : places[row] + 1]
             compared.add_rows(text, own, single.outputs, whole=run.outputs)
         found = compared.first_above(self.tolerance)
@@ -280,7 +280,7 @@ class ModelRecorder:
         assert self.batch is not None
         one = self.batch.take([place])
         seen = [(self.batch, run.outputs.detach()), (one, single.outputs.detach())]
-        return disagreement(Cause.ALONE, text, seen)
+        return disagreement(Cause.SINGLE_EXAMPLE, text, seen)
 
     def require_unchanged(self, error: NotFollowedError) -> None:
         """Batches whose outputs differed still have the outputs that they had then."""
