@@ -65,6 +65,11 @@ _WORDS: Mapping[Note, str] = {
     Note.FEWER_FOR_MEMORY: "{most} of {wanted} examples, to stay within memory_limit",
     Note.FEWER_FOR_TIME: "{few} of {wanted} examples, since products of their positions take long"
     ' on a CPU; sizes={{"tangent": {wanted}}} takes all',
+    Note.READ_IN_PART: "{given:,} examples were read in {seconds:.0f} s, and others left unread;"
+    " seconds=None reads all, examples= as many as you say",
+    Note.TAKEN_AS_LABELS: "targets are whole numbers in {kind}, and the model has {outputs}"
+    " outputs: they are taken for class labels",
+    Note.CUT: "{parts}, to end within {limit:g} s; seconds=None takes all",
 }
 # For several layers at once, whose facts differ.
 _SHARED: Mapping[Note, str] = {

@@ -173,6 +173,9 @@ class Note(StrEnum):
     PICTURE_BYTES = "picture-bytes"
     FEWER_FOR_MEMORY = "fewer-for-memory"
     FEWER_FOR_TIME = "fewer-for-time"
+    READ_IN_PART = "read-in-part"
+    TAKEN_AS_LABELS = "taken-as-labels"
+    CUT = "cut"
 
 
 # From which size on a number has how many decimals; half a unit below a power of ten rounds up.

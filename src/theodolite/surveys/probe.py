@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, RandomSampler
 
 from theodolite._distributed import ALONE, Processes
+from theodolite.advice.reasons import reason
 from theodolite.engine import (
     IGNORED,
     Batch,
@@ -30,6 +31,7 @@ from theodolite.engine import (
     untouched,
 )
 from theodolite.errors import DomainError, DtypeError, NotFiniteError, ShapeError
+from theodolite.records import Note
 from theodolite.surveys.options import SurveyOptions
 from theodolite.surveys.positions import Positions, PositionTask, find_task
 from theodolite.surveys.shards import (
@@ -446,10 +448,7 @@ class Fit:
             probe = probe.at_positions(self.task, options)
         notes = dict(self.notes)
         if not probe.complete:
-            notes["data"] = (
-                f"{probe.given:,} examples were read in {probe.reading:.0f} s, and others left "
-                "unread; seconds=None reads all, examples= as many as you say"
-            )
+            notes["data"] = reason(Note.READ_IN_PART, given=probe.given, seconds=probe.reading)
         return replace(probe, notes=notes)
 
     def data(self, data: Any, batch_fn: Callable[[Any], Batch] | None) -> Any:
@@ -532,11 +531,8 @@ def fit_inputs(model: nn.Module, probe: Probe, options: SurveyOptions) -> Fit:
         probe.targets.require_classes(outputs)
     whole = outputs is not None and outputs > 1 and probe.targets.whole
     if whole:
-        kind = getattr(probe.batch.targets, "dtype", "numbers")
-        notes["targets"] = (
-            f"targets are whole numbers in {str(kind).removeprefix('torch.')}, and the model has "
-            f"{outputs} outputs: they are taken for class labels"
-        )
+        kind = str(getattr(probe.batch.targets, "dtype", "numbers")).removeprefix("torch.")
+        notes["targets"] = reason(Note.TAKEN_AS_LABELS, kind=kind, outputs=outputs)
     return Fit(cast, whole, notes, task)
 
 

@@ -472,7 +472,7 @@ class _Schedule:
             f"{few:,} of {all_:,} examples for {name}" for name, (few, all_) in self._cut.items()
         ]
         limit = self._context.options.seconds
-        return f"{', '.join(parts)}, to end within {limit:g} s; seconds=None takes all"
+        return str(reason(Note.CUT, parts=", ".join(parts), limit=limit))
 
 
 def _round_up(seconds: float) -> int:
