@@ -19,6 +19,7 @@ from theodolite.engine.check import (
     Checked,
     ExampleCheck,
     add_gradients,
+    all_finite,
     plain_gradients,
     require_finite,
     require_finite_gradients,

@@ -76,6 +76,12 @@ def counted(m: Any, x: Tensor) -> bool:
     return m.calls > 2
 
 
+def grows(m: Any, x: Tensor) -> Tensor:
+    """Another model for good after its first passes."""
+    m.calls += 1
+    return m.head(torch.tanh(m.inner(x)) * (1.1 if m.calls > 3 else 1.0))
+
+
 @scripted
 def _sometimes(x: Tensor) -> Tensor:
     if bool(x.max() > 10):
@@ -325,6 +331,12 @@ MIXING = [
     net("noise for one example", simple(noisy, **MIX), vectors(1), expected=CHANCE),
     net("a buffer that counts passes", _Buffer, expected=STATE, others=FEATURES_BATCHED),
     net("a running mean in every mode", _Running, expected=STATE),
+    net(
+        "another scale after three passes",
+        simple(grows, calls=lambda: 0, **MIX),
+        expected=refused("pass to pass"),
+        options=LATER,
+    ),
     net("a memory of earlier batches", _Memory, expected=refused("pass to pass")),
     net(
         "bank of other examples",

@@ -297,6 +297,15 @@ MOVING = [
         others=FEATURES_BATCHED,
     ),
     net(
+        "learned quantiser step in float32",
+        _Quantised,
+        vectors(130),
+        expected=ONE_BY_ONE,
+        others=FEATURES_BATCHED,
+        dtype=torch.float32,
+        tolerance=1e-3,
+    ),
+    net(
         "gradient divided by the batch size",
         simple(
             lambda m, x: m.head(_GradientPerBatch.apply(torch.tanh(m.inner(x)))),

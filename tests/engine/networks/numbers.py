@@ -5,9 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.engine.networks.case import BATCHED, COUNT, WIDTH, refused
+from tests.engine.networks.case import BATCHED, COUNT, ONE_BY_ONE, WIDTH, refused
 from tests.engine.networks.ordinary import head, linear, net, simple
 
+PLAIN = {"inner": lambda: nn.Linear(WIDTH, WIDTH, bias=False), "head": head}
 MLP = simple(lambda m, x: m.head(torch.tanh(m.inner(x))), inner=linear(), head=head)
 
 
@@ -18,6 +19,21 @@ def with_number(value: float, place: int) -> Any:
         return x
 
     return make
+
+
+def with_zeros(place: int) -> Any:
+    def make() -> Tensor:
+        x = torch.randn(COUNT, WIDTH)
+        x[place] = 0.0
+        return x
+
+    return make
+
+
+def sorted_and_small(m: Any, x: Tensor) -> Tensor:
+    """Sorted examples are measured one by one; their kernels are too small for float32."""
+    order = x[:, 0].argsort()
+    return 1e-22 * m.head(m.inner(x[order])[order.argsort()])
 
 
 def weights_with(value: float) -> Any:
@@ -67,6 +83,13 @@ NUMBERS = [
         expected=refused(r"example \d"),
     ),
     net(
+        "slope without bound for one example",
+        simple(lambda m, x: m.head(m.inner(x).square().sum(1, keepdim=True).sqrt() * x), **PLAIN),
+        with_zeros(5),
+        expected=refused(r"gradients.*example 5\b"),
+        others={"features": BATCHED},
+    ),
+    net(
         "kernel above the range of float32",
         scaled(1e12),
         lambda: 1e8 * torch.randn(COUNT, WIDTH),
@@ -81,6 +104,14 @@ NUMBERS = [
         lambda: 1e-12 * torch.randn(COUNT, WIDTH),
         expected=WIDER,
         others={"tangent features": BATCHED, "features": BATCHED, "gradients": BATCHED},
+        dtype=torch.float32,
+        tolerance=1e-3,
+    ),
+    net(
+        "kernel below the range, one by one",
+        simple(sorted_and_small, inner=linear(), head=head),
+        expected=WIDER,
+        others={"tangent features": ONE_BY_ONE, "features": ONE_BY_ONE, "gradients": ONE_BY_ONE},
         dtype=torch.float32,
         tolerance=1e-3,
     ),
