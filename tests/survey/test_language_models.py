@@ -319,7 +319,7 @@ def test_omega_is_measured_where_sums_do_not_fit(monkeypatch):
     model, batch = llama(), tokens()
     lighter = {"families": "gradient", "sizes": {"pairs": 0}, "options": {"details": False}}
     full = th.survey(model, batch, **lighter)
-    assert full.record.contents["routes"]["gradient"]["checked"]["asked"] == 1
+    assert full.record.contents["routes"]["gradient"]["checked"]["checked_batches"] == 1
     for name in ("_SUMS", "_PLAIN_SUMS", "_CHECKED"):
         monkeypatch.setattr(f"theodolite.surveys.context.{name}", 10**12)
     found = th.survey(model, batch, **lighter)

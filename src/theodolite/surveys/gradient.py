@@ -164,7 +164,13 @@ def measure_gradient(context: SurveyContext, record: RecordBuilder) -> None:
 
 def _asked(checked: Checked) -> dict[str, bool | int]:
     """What a record says of the check."""
-    names = ("batched", "batches", "asked", "company", "alone")
+    names = (
+        "batched",
+        "batches",
+        "checked_batches",
+        "in_other_batches",
+        "single_examples",
+    )
     return {name: getattr(checked, name) for name in names}
 
 
