@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import theodolite
 from theodolite.errors import RecordError, WriteError
 from theodolite.records import (
     FAMILIES,
@@ -24,6 +25,7 @@ from theodolite.records import (
     HistoryWriter,
     Record,
     Run,
+    frame_of,
     free_folder,
     load_record,
     load_run,
@@ -204,6 +206,9 @@ def test_records_without_a_digest_load_and_are_marked(tmp_path):
     assert loaded.contents == SURVEY
     assert loaded.unverified
     assert repr(loaded).endswith("1 arrays, no digest)")
+    survey = theodolite.load(tmp_path)
+    assert repr(survey) == "Survey(0 layers, 3 examples: kernel, no digest)"
+    assert "no digest" in survey.summary()
 
 
 def test_arrays_that_unpack_to_more_than_the_limit_are_not_read(tmp_path):
@@ -394,6 +399,15 @@ def test_any_plain_data_in_the_place_of_a_section_is_refused_or_understood(
             assert all(isinstance(row["value"], (int, float)) for row in record.contents["rows"])
 
 
+def test_text_that_is_no_unicode_comes_back_and_stands_in_tables(tmp_path):
+    contents = {**SURVEY, "name": "a\udc80", "rows": [ROW | {"layer": "\ud800"}]}
+    save_record(Record(contents), tmp_path)
+    run = load_run(tmp_path)
+    assert run.name == "a\udc80"
+    frame = frame_of([run, run], names=True)
+    assert (frame["run"][0], frame["layer"][0]) == ("a\\udc80", "\\ud800")
+
+
 @pytest.mark.parametrize("other", [[], {}, 1, "NaN"], ids=["list", "mapping", "number", "text"])
 def test_anything_in_the_place_of_infinity(tmp_path, other):
     path = save_record(Record({"steps": math.inf}), tmp_path)
@@ -446,24 +460,32 @@ def step(number, written):
     return Record(contents, {"curve": np.full(500, written), "places": np.arange(500.0)})
 
 def write_forever():
-    for written in range(10**9):
-        if written % 7 == 0:
-            save_run(Run("run", head, tuple(step(n, written) for n in range(3))), folder)
-        save_step(step(written % 5, written), folder)
+    for written in range(1, 10**9):
+        save_run(Run("run", head, tuple(step(n, written) for n in range(3))), folder)
+        save_step(step(5, written), folder)
 
-save_run(Run("run", head, (step(0, 0),)), folder)
+def require_whole():
+    run = load_run(folder)
+    for record in run.steps:
+        assert (record.arrays["curve"] == record.contents["rows"][0]["value"]).all()
+    first = run.steps[:3]
+    assert [record.contents["step"] for record in first] == [0, 1, 2], "steps are missing"
+    assert len({record.contents["rows"][0]["value"] for record in first}) == 1, "two runs are mixed"
+
+save_run(Run("run", head, tuple(step(n, 0) for n in range(3))), folder)
 rng = random.Random(0)
 for attempt in range(50):
     writer = os.fork()
     if writer == 0:
         write_forever()
-    time.sleep(rng.uniform(0, 0.04))
+    until = time.monotonic() + rng.uniform(0, 0.06)
+    while time.monotonic() < until:
+        require_whole()
     os.kill(writer, signal.SIGKILL)
     os.waitpid(writer, 0)
-    run = load_run(folder)
-    assert run.steps, attempt
-    for record in run.steps:
-        assert (record.arrays["curve"] == record.contents["rows"][0]["value"]).all(), attempt
+    require_whole()
+save_run(Run("run", head, ()), folder)
+assert len(list(folder.iterdir())) == 2, "leftovers of killed writers stay"
 print("50 kills")
 """
 

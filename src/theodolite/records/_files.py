@@ -39,7 +39,7 @@ LARGEST_RECORD = 2**30  # bytes that are read unless somebody allows more
 _FORMAT = "theodolite-record"
 _MOST_NAMED = 5  # runs below a folder that is none
 _MOST_LETTERS = 80  # of a name in a message
-_MOST_READS = 100  # of a record that others replace
+MOST_READS = 100  # of a record that others replace
 _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -131,7 +131,7 @@ def save_record(record: Record, folder: str | os.PathLike[str], *, overwrite: bo
 def holds_run(folder: str | os.PathLike[str], *, below: bool = False) -> bool:
     """Whether a record, or a step of a history, was written there; or in a folder right below."""
     path = Path(folder)
-    if (path / "record.json").exists() or any(path.glob("steps/*/record.json")):
+    if (path / "record.json").exists() or any(path.glob("steps*/*/record.json")):
         return True
     return below and any(holds_run(other) for other in path.glob("*/"))
 
@@ -250,7 +250,7 @@ def load_record(
             version; the message says which and what to do.
     """
     path = Path(folder) / "record.json"
-    for _ in range(_MOST_READS):
+    for _ in range(MOST_READS):
         raw = _read_document(path, max_bytes)
         try:
             return _parsed(path, raw, max_bytes)

@@ -1,6 +1,8 @@
 """Runs on disk, a survey or a history with its steps; folders that are free; the newest numbers."""
 
 import os
+import re
+import secrets
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -11,6 +13,7 @@ from theodolite.errors import RecordError
 from theodolite.records._disk import made_folder
 from theodolite.records._files import (
     LARGEST_RECORD,
+    MOST_READS,
     Place,
     Record,
     claimed,
@@ -43,7 +46,7 @@ def free_folder(
         overwrite: take it in any case.
         below: whether runs in folders right below it count, too.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from theodolite.records import Record, save_record
         >>> with tempfile.TemporaryDirectory() as place:
@@ -57,6 +60,8 @@ def free_folder(
 
 
 _KINDS = ("survey", "history")
+_STEPS, _STEPS_KEY = "steps", "steps_folder"
+_STEPS_NAME = re.compile("steps(-[0-9a-f]{8})?")
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,8 @@ def save_run(run: Run, folder: str | os.PathLike[str], *, overwrite: bool = True
 
     Args:
         run: what to write.
-        folder: created if it does not exist; steps of an earlier history in it are replaced.
+        folder: created if it does not exist. A run that is there is replaced in one step: a
+            process that is killed leaves the old run or the new one.
         overwrite: False to leave a run that is there, and to write to the first of ``name-2``,
             ``name-3``, ... that holds none.
 
@@ -99,27 +105,55 @@ def save_run(run: Run, folder: str | os.PathLike[str], *, overwrite: bool = True
         WriteError: If the disk is full, or the folder cannot be written.
     """
     with claimed(folder, overwrite=overwrite) as place:
-        return _write_run(run, place)
+        return _write_run(run, place)[0]
 
 
-def _write_run(run: Run, place: Place) -> Path:
-    if run.is_history:
-        kept = {_write_step(step, place).parent for step in run.steps}
-        for stale in set((place.folder / "steps").glob("*")) - kept:
-            (stale / "record.json").unlink(missing_ok=True)  # a kill from here on leaves no record
-            shutil.rmtree(stale)
-    return packed_record(run.head).write(place)
+def _write_run(run: Run, place: Place) -> tuple[Path, Path]:
+    """Write a run in the place of what is there; its head commits it, steps included.
+
+    Returns:
+        The head's path, and the folder of the steps.
+    """
+    steps = place.folder / _STEPS
+    if steps.exists() or not place.alone:  # of a run that stays whole until its head is replaced
+        steps = place.folder / f"{_STEPS}-{secrets.token_hex(4)}"
+    contents = dict(run.head.contents)
+    if run.is_history and steps.name != _STEPS:
+        contents[_STEPS_KEY] = steps.name
+    try:
+        for step in run.steps if run.is_history else ():
+            _write_step(step, place, steps)
+        path = packed_record(replace(run.head, contents=contents)).write(place)
+    except BaseException:
+        shutil.rmtree(steps, ignore_errors=True)
+        raise
+    if place.alone:
+        for stale in place.folder.glob(f"{_STEPS}*"):
+            if _STEPS_NAME.fullmatch(stale.name) and stale != steps:
+                shutil.rmtree(stale, ignore_errors=True)
+    return path, steps
 
 
-def _write_step(step: Record, place: Place) -> Path:
-    folder = made_folder(place.folder / "steps" / f"{step.contents['step']:010d}")
+def _write_step(step: Record, place: Place, steps: Path) -> Path:
+    folder = made_folder(steps / f"{step.contents['step']:010d}")
     return packed_record(step).write(replace(place, folder=folder))
 
 
 def save_step(step: Record, folder: str | os.PathLike[str]) -> Path:
     """Write one step of a history below the folder of its run."""
     with claimed(folder, overwrite=True) as place:
-        return _write_step(step, place)
+        name = _STEPS
+        if (place.folder / "record.json").exists():
+            name = _steps_name(load_record(place.folder), place.folder)
+        return _write_step(step, place, place.folder / name)
+
+
+def _steps_name(head: Record, folder: str | os.PathLike[str]) -> str:
+    """The folder of the steps below that of a history; the first history there names none."""
+    name = head.contents.get(_STEPS_KEY, _STEPS)
+    if not isinstance(name, str) or not _STEPS_NAME.fullmatch(name):
+        raise RecordError(f"{folder}: damaged: {_STEPS_KEY}: expected the name of a folder")
+    return name
 
 
 class HistoryWriter:
@@ -144,6 +178,7 @@ class HistoryWriter:
         self.problem: str | None = None
         self._overwrite = overwrite
         self._head: tuple[int, int] | None = None  # of the file that this writer has written
+        self._steps = self.folder
 
     def write(self, run: Run) -> None:
         """Write the last step of a run, and what is waiting; see :attr:`problem`."""
@@ -167,7 +202,7 @@ class HistoryWriter:
                 self.waiting = {step.contents["step"]: step for step in run.steps}
             with claimed(self.folder, overwrite=self._overwrite) as place:
                 self.folder = place.folder
-                _write_run(replace(run, steps=()), place)
+                _, self._steps = _write_run(replace(run, steps=()), place)
                 self._head = self._stamp(place.folder)
                 self._write_waiting(place)
         except (OSError, RecordError) as error:
@@ -175,7 +210,7 @@ class HistoryWriter:
 
     def _write_waiting(self, place: Place) -> None:
         for number in list(self.waiting):
-            _write_step(self.waiting[number], place)
+            _write_step(self.waiting[number], place, self._steps)
             del self.waiting[number]
         self.problem = None
 
@@ -202,24 +237,43 @@ def load_run(folder: str | os.PathLike[str], *, max_bytes: int | None = LARGEST_
         RecordError: If there is no run, or a record of it is damaged, foreign, too large or newer.
     """
     head = load_record(folder, max_bytes=max_bytes)
+    for _ in range(MOST_READS):
+        if head.contents.get("kind") != "history":
+            return _read_run(head, folder, max_bytes)
+        problem = None
+        try:
+            run = _read_run(head, folder, max_bytes)
+        except RecordError as error:
+            problem = error
+        now = load_record(folder, max_bytes=max_bytes)
+        if now.digest == head.digest:
+            if problem is not None:
+                raise problem
+            return run
+        head = now  # another process has replaced the run since its head was read
+    raise RecordError(f"{folder}: other processes replace it faster than it can be read")
+
+
+def _read_run(head: Record, folder: str | os.PathLike[str], max_bytes: int | None) -> Run:
     kind, name = head.contents.get("kind"), head.contents.get("name", "")
     if kind not in _KINDS or not isinstance(name, str):
         raise RecordError(
             f"{folder}: expected a record of a survey or a history, got kind {kind!r}; "
             "read it with load_record"
         )
-    head = _in_current_terms(head)
     if kind == "survey":
-        return Run(name, require_survey(head, folder), (head,))
-    folders = sorted((Path(folder) / "steps").glob("*"))
-    committed = [path for path in folders if (path / "record.json").exists()]
+        head = require_survey(_in_current_terms(head), folder)
+        return Run(name, head, (head,))
+    below = Path(folder) / _steps_name(head, folder)
+    contents = {key: value for key, value in head.contents.items() if key != _STEPS_KEY}
+    head = require_history_head(_in_current_terms(replace(head, contents=contents)), folder)
+    committed = [path for path in sorted(below.glob("*")) if (path / "record.json").exists()]
     steps = [
         require_survey(
             _in_current_terms(load_record(path, max_bytes=max_bytes)), path, of_history=True
         )
         for path in committed
     ]
-    require_history_head(head, folder)
     return Run(name, head, tuple(sorted(steps, key=lambda step: step.contents["step"])))
 
 

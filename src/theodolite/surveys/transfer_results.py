@@ -10,7 +10,7 @@ import numpy as np
 
 from theodolite.errors import UnknownNameError
 from theodolite.records import Answer, Record, Run
-from theodolite.surveys.results import saved
+from theodolite.surveys.results import digest_mark, saved
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -202,7 +202,8 @@ class Transfer:
         lead = f"tie of {len(self.ties)} with" if self.ties else "start from"
         return (
             f"Transfer({models}{more}: {lead} {self.best}, {told['measure']} "
-            f"{told['value']:.3f}, {told['low']:.3f} to {told['high']:.3f})"
+            f"{told['value']:.3f}, {told['low']:.3f} to {told['high']:.3f}"
+            f"{digest_mark(self.record)})"
         )
 
 
