@@ -65,9 +65,11 @@ def page() -> str:
         lines += ["| function | what it computes | in the paper |", "|---|---|---|"]
         for module, name, what, references in known:
             cited = re.search(rf"\[{paper}\],?\s*([^;\[]*)", references)
-            if cited is None:
+            own = module.startswith(f"theodolite_papers.{paper}.")
+            if cited is None and not own:
                 continue
-            place = re.split(r"\.\s+(?=[A-Z])", " ".join(cited[1].split()))[0].strip(" .,:")
+            words = " ".join((references if cited is None else cited[1]).split())
+            place = re.split(r"\.\s+(?=[A-Z])", words)[0].strip(" .,:")
             cells = (f"`{module}.{name}`", *(text.replace(":math:", "") for text in (what, place)))
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         sections.append("\n".join(lines) + "\n")
