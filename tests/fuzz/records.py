@@ -10,11 +10,13 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import torch
+from torch import nn
 
 import theodolite as th
 from tests.report.made_records import history_run, survey_run
 from theodolite.errors import RecordError
-from theodolite.records import Record, Run, load_run, save_run
+from theodolite.records import Record, Run, load_record, load_run, save_run
 
 ODD: tuple[Any, ...] = (
     None, True, -1, 0, 10**30, 1e308, float("nan"), float("inf"), "", "\ud800", "<b>", "fc1", [],
@@ -24,9 +26,14 @@ ODD: tuple[Any, ...] = (
 
 @cache
 def originals() -> dict[str, Run]:
+    torch.manual_seed(0)
+    x = torch.randn(30, 4)
+    models = {name: nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)) for name in "ab"}
+    ranking = th.transfer(models, (x, (x[:, 0] > 0).long())).record
     return {
         "survey": survey_run(("fc1", "fc2"), name="one"),
         "history": history_run(("fc1", "fc2"), steps=(0, 5)),
+        "transfer": Run("", ranking, (ranking,)),
     }
 
 
@@ -39,7 +46,7 @@ def try_one(rng: Random, folder: Path) -> str:
         try:
             loaded = th.load(folder)
             if same:  # no damage may change a number unnoticed
-                _require_equal(load_run(folder), run)
+                _require_equal(_loaded(folder), run)
             loaded.to_frame()
             loaded.summary()
             repr(loaded)
@@ -51,6 +58,12 @@ def try_one(rng: Random, folder: Path) -> str:
         return f"{way.__name__[1:].replace('_', ' ')} loaded"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _loaded(folder: Path) -> Run:
+    record = load_record(folder)
+    ranking = record.contents.get("kind") == "transfer"
+    return Run("", record, (record,)) if ranking else load_run(folder)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -439,11 +439,42 @@ def test_saved_and_loaded(tmp_path):
         read.forecast("goood")
 
 
+def without_answers(contents):
+    return {key: value for key, value in contents.items() if key != "answers"}
+
+
+DAMAGES = {
+    "a model": (lambda c: c | {"models": [{"name": "good"}]}, "models/0/parameters is missing"),
+    "ties": (lambda c: c | {"ties": 3}, "ties: expected a list, got 3"),
+    "a tie": (lambda c: without_answers(c) | {"ties": ["x"]}, "ties: expected names of models"),
+    "answers": (lambda c: c | {"answers": [{"text": ""}]}, "answers/0/question is missing"),
+    "figures": (
+        lambda c: c | {"answers": [c["answers"][0] | {"figures": 0.5}]},
+        "answers/0/figures: expected a list",
+    ),
+    "chance": (lambda c: c | {"data": c["data"] | {"chance": None}}, "classes and chance"),
+    "measure": (
+        lambda c: c | {"models": [c["models"][0] | {"forecast": FORECAST}]},
+        "forecast/measure: expected accuracy or error, got 'x'",
+    ),
+    "tangent": (
+        lambda c: c | {"models": [c["models"][0] | {"tangent": {}}]},
+        "models/0/tangent/n is missing",
+    ),
+}
+FORECAST = {"measure": "x", "value": 0.5, "low": 0.4, "high": 0.6, "from": "features"}
+
+
 def test_a_damaged_record_is_refused(tmp_path):
     th.transfer(good(), task(60), tangent=False).save(tmp_path / "run")
     record = load_record(tmp_path / "run")
-    save_record(Record({**record.contents, "models": [{"name": "good"}]}), tmp_path / "run")
-    with pytest.raises(RecordError, match="models/0/parameters is missing"):
+    for damage, message in DAMAGES.values():
+        save_record(Record(damage(record.contents), record.arrays), tmp_path / "run")
+        with pytest.raises(RecordError, match=message):
+            th.load(tmp_path / "run")
+    labels = {"0/curve/labels": np.full_like(record.arrays["0/curve/labels"], np.nan)}
+    save_record(Record(record.contents, {**record.arrays, **labels}), tmp_path / "run")
+    with pytest.raises(RecordError, match="expected positive numbers of labels"):
         th.load(tmp_path / "run")
 
 

@@ -22,8 +22,15 @@ class _Each:
         self.container, self.form = container, form
 
 
-# A form is a tuple of types, a mapping of keys to forms, or _Each. A key with a question mark may
-# be absent; keys that are not named may hold anything.
+class _OrNull:
+    """A form, or null in its place."""
+
+    def __init__(self, form: Any) -> None:
+        self.form = form
+
+
+# A form is a tuple of types, a set of texts to choose from, a mapping of keys to forms, _Each or
+# _OrNull. A key with a question mark may be absent; keys that are not named may hold anything.
 _TEXT, _TEXT_OR_NULL, _COUNT = (str,), (str, NoneType), (int,)
 _NUMBER, _NUMBER_OR_NULL = (int, float), (int, float, NoneType)
 _DATA = {
@@ -96,7 +103,9 @@ _SURVEY = _HEAD | {
     "skipped": _Each(dict, _TEXT),
     "warnings": _Each(list, _WARNING),
 }
-_SCORE = {"n": _COUNT, "error": _NUMBER, "accuracy": _NUMBER}
+_SCORE = {"n": _COUNT} | {
+    f"{measure}{end}": _NUMBER for measure in ("error", "accuracy") for end in ("", "_low", "_high")
+}
 _TRANSFER = {
     "name": _TEXT,
     "config": (dict,),
@@ -105,15 +114,19 @@ _TRANSFER = {
         "task": _TEXT,
         "num_classes": (int, NoneType),
         "chance": _NUMBER_OR_NULL,
+        "smallest_class?": (int, NoneType),
     },
+    "ties?": _OrNull(_Each(list, _TEXT)),
+    "answers?": _OrNull(_Each(list, _ANSWER)),
     "models": _Each(
         list,
         {
             "name": _TEXT,
             "parameters": _COUNT,
             "error": _NUMBER,
+            "examples": _COUNT,
             "forecast": {
-                "measure": _TEXT,
+                "measure": frozenset({"accuracy", "error"}),
                 "value": _NUMBER,
                 "low": _NUMBER,
                 "high": _NUMBER,
@@ -121,8 +134,8 @@ _TRANSFER = {
             },
             "features": _SCORE,
             "features_beside": _SCORE,
-            "tangent": (dict, NoneType),
-            "layers": _Each(list, {"name": _TEXT, "error": _NUMBER, "accuracy": _NUMBER}),
+            "tangent": _OrNull(_SCORE | {"share?": _NUMBER}),
+            "layers": _Each(list, _SCORE | {"name": _TEXT}),
             "best_layer": _TEXT_OR_NULL,
             "seconds": _Each(dict, _NUMBER),
             "notes": _Each(list, _TEXT),
@@ -147,17 +160,29 @@ def require_transfer(record: Record, folder: str | os.PathLike[str]) -> Record:
         RecordError: If something is missing or of another type; the message says where.
     """
     _require(record.contents, _TRANSFER, folder)
-    if not record.contents["models"]:
+    contents = record.contents
+    names = {model["name"] for model in contents["models"]}
+    if not names:
         raise RecordError(
             f"{folder}: damaged: models: expected at least one, got none; measure again"
         )
-    for index in range(len(record.contents["models"])):
-        names = {part: f"{index}/curve/{part}" for part in _CURVE_PARTS}
-        missing = next((name for name in names.values() if name not in record.arrays), None)
+    if not names.issuperset(contents.get("ties") or ()):
+        raise RecordError(f"{folder}: damaged: ties: expected names of models; measure again")
+    if (contents["data"]["num_classes"] is None) != (contents["data"]["chance"] is None):
+        raise RecordError(f"{folder}: damaged: data: expected classes and chance; measure again")
+    for index in range(len(contents["models"])):
+        parts = {part: f"{index}/curve/{part}" for part in _CURVE_PARTS}
+        missing = next((name for name in parts.values() if name not in record.arrays), None)
         if missing is not None:
             raise RecordError(f"{folder}: damaged: the array {missing!r} is missing; measure again")
-        found = {part: record.arrays[name] for part, name in names.items()}
+        found = {part: record.arrays[name] for part, name in parts.items()}
         _require_axes(found, _CURVE_PARTS, f"{folder}: damaged: model {index}")
+        labels = found["labels"]
+        if contents["data"]["probe"] < 1 or not np.all(np.isfinite(labels) & (labels > 0)):
+            raise RecordError(
+                f"{folder}: damaged: model {index}: expected positive numbers of labels; "
+                "measure again"
+            )
     return record
 
 
@@ -235,12 +260,26 @@ def _require(contents: Mapping[str, Any], form: Any, folder: str | os.PathLike[s
 
 def _problems(value: Any, form: Any, path: str) -> Iterator[str]:
     """What does not fit, depth first."""
-    if isinstance(form, tuple):
-        if not isinstance(value, form) or (isinstance(value, bool) and bool not in form):
-            yield f"{path}: expected {_words(form)}, got {_shown(value)}"
-        elif isinstance(value, int) and abs(value) > _LARGEST:
-            yield f"{path}: expected {_words(form)}, got one of {value.bit_length()} bits"
-        return
+    if isinstance(form, _OrNull):
+        if value is not None:
+            yield from _problems(value, form.form, path)
+    elif isinstance(form, (tuple, frozenset)):
+        yield from _leaf_problems(value, form, path)
+    else:
+        yield from _branch_problems(value, form, path)
+
+
+def _leaf_problems(value: Any, form: tuple[type, ...] | frozenset[str], path: str) -> Iterator[str]:
+    if isinstance(form, frozenset):
+        if not isinstance(value, str) or value not in form:
+            yield f"{path}: expected {' or '.join(sorted(form))}, got {_shown(value)}"
+    elif not isinstance(value, form) or (isinstance(value, bool) and bool not in form):
+        yield f"{path}: expected {_words(form)}, got {_shown(value)}"
+    elif isinstance(value, int) and abs(value) > _LARGEST:
+        yield f"{path}: expected {_words(form)}, got one of {value.bit_length()} bits"
+
+
+def _branch_problems(value: Any, form: Any, path: str) -> Iterator[str]:
     container: Any = form.container if isinstance(form, _Each) else dict
     if not isinstance(value, container):
         yield f"{path}: expected {_words((container,))}, got {_shown(value)}"
