@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from warnings import warn
 
 from torch import nn
 
+from theodolite.errors import WriteError
 from theodolite.integrations.tracking import Tracker, parameters, scalars
 from theodolite.records import Record
 from theodolite.surveys import History, Monitor
@@ -84,15 +86,23 @@ class Watch:
         self.monitor.close(step)
         steps = self.history.run.steps
         values = self._send(steps[-1]) if steps else {}
-        report = None
-        if self.monitor.folder is not None and steps:
-            with self.monitor.budget.measuring():
-                report = self.history.to_html(self.monitor.folder / "report.html")
+        report = self._write_report() if steps else None
         for tracker in self.trackers:
             if report is not None:
                 tracker.log_report(report)
             tracker.close()
         return values
+
+    def _write_report(self) -> Path | None:
+        """The page of the run; a disk that is full does not end the training."""
+        if self.monitor is None or self.monitor.folder is None:
+            return None
+        with self.monitor.budget.measuring():
+            try:
+                return self.history.to_html(self.monitor.folder / "report.html")
+            except WriteError as error:
+                warn(f"the report is not on disk: {error}", stacklevel=3)
+                return None
 
     def _send(self, record: Record) -> dict[str, float]:
         """Numbers of a step that trackers do not have yet."""
