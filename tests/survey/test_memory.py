@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from torch import nn
 
 import theodolite as th
 from tests.survey.subjects import blobs, images, mlp, value
+from theodolite.engine.state import free_host_bytes
 from theodolite.errors import MemoryLimitError
 from theodolite.surveys import SurveyOptions, tangent
 from theodolite.surveys.layers import Footprint, Layout, count_operations
@@ -196,3 +198,38 @@ def test_passes_of_a_single_output_on_a_gpu_are_as_large_as_memory_allows():
     assert plan.kernel_options(options, layout, 1) == {}
     few = replace(plan, batch_size=30).kernel_options(options, layout, 1, launched=True)
     assert few == {"batch_size": 30}
+
+
+def test_a_limit_beyond_what_is_free_is_a_warning_beforehand(monkeypatch):
+    monkeypatch.setattr("theodolite.surveys.plan.available_bytes", lambda device: 10**9)
+    with pytest.warns(UserWarning, match=r"4\.0 GB may be used, 1\.0 GB are free.*'500MB'"):
+        th.survey(mlp(), blobs(), families="kernel", options=limited(4 * 10**9))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # without a limit the plan takes half of what is free
+        th.survey(mlp(), blobs(), families="kernel", permutations=0)
+
+
+def test_kernels_of_a_ranking_beyond_what_is_free_are_a_warning_beforehand(monkeypatch):
+    monkeypatch.setattr("theodolite.surveys.transfers.available_bytes", lambda device: 10**5)
+    with pytest.warns(UserWarning, match="the system may end this process"):
+        th.transfer(mlp(), blobs(60), tangent=False)
+
+
+def test_free_memory_is_that_of_the_container(tmp_path):
+    def write(name, text):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    assert free_host_bytes(tmp_path) == 8 * 2**30  # nothing is said
+    write("proc/meminfo", "MemFree: 1 kB\nMemAvailable:   9000 kB\n")
+    assert free_host_bytes(tmp_path) == 9000 * 1024
+    group = "sys/fs/cgroup/memory"
+    write(f"{group}.max", "max\n")
+    assert free_host_bytes(tmp_path) == 9000 * 1024
+    write(f"{group}.max", "5000\n")
+    write(f"{group}.current", "3000\n")
+    write(f"{group}.stat", "anon 2000\ninactive_file 1000\n")
+    assert free_host_bytes(tmp_path) == 3000
+    write(f"{group}/memory.limit_in_bytes", "1000\n")  # cgroups of the first version
+    write(f"{group}/memory.usage_in_bytes", "1200\n")
+    assert free_host_bytes(tmp_path) == 0

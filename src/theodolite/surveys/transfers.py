@@ -28,6 +28,7 @@ from theodolite.checks import require_count, require_positive, size_in_bytes
 from theodolite.engine import (
     Batch,
     Layers,
+    available_bytes,
     features,
     model_device,
     require_device,
@@ -42,6 +43,7 @@ from theodolite.records import Record, load_record, save_record
 from theodolite.surveys.heads import Body, pretrained_body
 from theodolite.surveys.layers import Layer, survey_layers
 from theodolite.surveys.options import SurveyOptions
+from theodolite.surveys.plan import warn_of_memory
 from theodolite.surveys.probe import Probe, draw_probe, fit_inputs
 from theodolite.surveys.results import unused_folder
 from theodolite.surveys.run import versions
@@ -305,7 +307,7 @@ def _require_task(probe: Probe) -> list[str]:
 
 
 def _require_memory(count: int, options: TransferOptions) -> None:
-    """Refuse kernels between all examples that would not fit."""
+    """Refuse kernels between all examples beyond the limit; warn of those beyond what is free."""
     limit = size_in_bytes(options.memory_limit)
     need = _KERNELS * 8 * count**2
     if limit is not None and need > max(limit, _SMALL):
@@ -313,6 +315,7 @@ def _require_memory(count: int, options: TransferOptions) -> None:
             f"memory_limit: kernels between {count} examples need {need / 1e6:.0f} MB, more than "
             f"{limit / 1e6:.0f} MB; pass examples={int((limit / _KERNELS / 8) ** 0.5)} or less"
         )
+    warn_of_memory(max(need, limit or 0), available_bytes(torch.device("cpu")), stacklevel=4)
 
 
 def _place(folder: Path, name: str) -> Path:
