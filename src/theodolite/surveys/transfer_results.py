@@ -15,7 +15,7 @@ from theodolite.surveys.results import digest_mark, saved
 if TYPE_CHECKING:
     import pandas as pd
 
-    from theodolite.advice import LearningCurve
+    from theodolite.theory.learning import LearningCurve
 
 __all__ = ["Transfer"]
 
@@ -95,7 +95,7 @@ class Transfer:
         """
         import torch
 
-        from theodolite.advice import LearningCurve
+        from theodolite.theory.learning import LearningCurve
 
         index, model = self._model(name)
         keys = ("labels", "error", "error_interval", "accuracy", "accuracy_interval")
@@ -242,7 +242,7 @@ def _number(value: float) -> str:
 def _size(count: int) -> str:
     """A number of parameters in three digits.
 
-    Example:
+    Examples:
         >>> _size(950), _size(2_230_000), _size(58_100_000)
         ('950', '2.23M', '58.1M')
     """
