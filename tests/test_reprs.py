@@ -45,7 +45,6 @@ def results():
             torch.zeros(1, 3, 10), engine.Batch((y[None, :3],), targets=y[None, :3])
         ),
         kernel.leave_one_out_regression(x @ x.T, y),
-        kernel.mixed_regression(x @ x.T, x @ x.T, y),
         representation.alignment_curve(wide, torch.arange(500) % 3),
         representation.label_projections(wide, torch.ones(500)),
         kernel.kernel_spectrum(torch.eye(500)),
@@ -59,7 +58,7 @@ def results():
         *("Survey", "Run", "Record", "History", "Comparison", "Features", "FeatureGrams"),
         *("TangentKernels", "GradientAlignment", "GradientSums", "TangentAlignments"),
         *("TangentFeatures", "LearningCurve", "Transfer", "PositionLabels", "LeaveOneOut"),
-        *("MixedRegression", "AlignmentCurve", "LabelProjections", "KernelSpectrum"),
+        *("AlignmentCurve", "LabelProjections", "KernelSpectrum"),
     ],
 )
 def test_what_a_result_prints_is_at_most_a_screen(results, name):

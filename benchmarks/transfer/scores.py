@@ -29,6 +29,7 @@ from theodolite.measures import kernel, representation, tangent
 from theodolite.surveys.transfer_regressions import forecast, judged, predicted_curve
 from theodolite.theory.learning import learning_curve
 
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the body's kernel beside the head's
 KERNEL_EXAMPLES = 400  # with more labels, the tangent kernel is that of the first 400
 FULL_EXAMPLES = 100  # of the kernel between pairs of example and output
 # Variance of the fresh head's weights times the number of features: 1/3 is that of nn.Linear.
@@ -95,16 +96,23 @@ def tangent_regression(pair: Pair, variance: float) -> representation.LeaveOneOu
 
 
 def mixed(pair: Pair, *shares: float) -> representation.LeaveOneOut:
-    """With the kernels of head and body in one of these shares, or those of ``th.transfer``."""
-    chosen = {"shares": shares} if shares else {}
-    return kernel.mixed_regression(pair.head, pair.body, pair.kernel_labels, **chosen).best
+    """With the kernels of head and body in the share of least error."""
+    grams = mixtures(pair.head, pair.body, *(shares or SHARES))
+    found = [kernel.leave_one_out_regression(gram, pair.kernel_labels) for gram in grams]
+    return min(found, key=lambda one: float(one.error))
+
+
+def mixtures(first: Tensor, second: Tensor, *shares: float) -> list[Tensor]:
+    """Two kernels, each with a mean eigenvalue of one after centring, in shares of the second."""
+    a, b = kernel.mean_gram([first]), kernel.mean_gram([second])
+    return [(1 - share) * a + share * b for share in shares]
 
 
 def blocks_and_body(pair: Pair) -> representation.LeaveOneOut:
     """With the features of all blocks and the tangent kernel of the body, in equal shares."""
     rows = pair.all_blocks[: len(pair.body)].double()
-    found = kernel.mixed_regression(rows @ rows.T, pair.body, pair.kernel_labels, (0.5,))
-    return found.best
+    both = kernel.mean_gram([rows @ rows.T, pair.body])
+    return kernel.leave_one_out_regression(both, pair.kernel_labels)
 
 
 def probe(pair: Pair) -> float:
@@ -397,7 +405,9 @@ def curves(job: Job) -> pandas.DataFrame:
     rows = []
     for count in (budget for budget in BUDGETS if budget <= KERNEL_EXAMPLES):
         pair = job.pairs[count]
-        gram = kernel.mixed_regression(pair.head, pair.body, pair.labels).gram
+        grams = mixtures(pair.head, pair.body, *SHARES)
+        judged_by = [kernel.regression_error(gram, pair.labels) for gram in grams]
+        gram = grams[int(torch.stack(judged_by).argmin())]
         counts = [budget for budget in BUDGETS if budget >= count]
         found = learning_curve(gram.cpu(), pair.labels.cpu(), counts, kernel=True)
         told = [found.accuracy, *found.accuracy_interval]

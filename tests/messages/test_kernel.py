@@ -102,16 +102,6 @@ NAN = torch.full((4, 2), torch.nan)
             DtypeError,
             "targets: expected real numbers",
         ),
-        (
-            lambda: kernel.mixed_regression(K, K, LABELS[:3], ()),
-            ShapeError,
-            "shares: .*at least one",
-        ),
-        (
-            lambda: kernel.mixed_regression(K, K, LABELS[:3], (0.5, 2.0)),
-            DomainError,
-            r"largest_share: expected a number in \[0.0, 1.0\], got 2.0",
-        ),
         (lambda: kernel.mean_gram([]), ShapeError, "grams: expected at least one, got none"),
     ],
 )

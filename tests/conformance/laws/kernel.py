@@ -183,7 +183,6 @@ HELPERS = {
     "KernelSpectrum",
     "LayerProfile",
     "LeaveOneOut",
-    "MixedRegression",
     "center_gram",
     "cka_matrix",
     "gram",
@@ -191,6 +190,5 @@ HELPERS = {
     "layer_profile",
     "leave_one_out_regression",
     "mean_gram",
-    "mixed_regression",
     "target_gram",
 }

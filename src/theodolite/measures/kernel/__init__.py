@@ -10,10 +10,8 @@ from theodolite.measures.kernel._layers import (
 )
 from theodolite.measures.kernel._linear import linear_cka, linear_hsic, linear_kta, target_cka
 from theodolite.measures.kernel._regression import (
-    MixedRegression,
     leave_one_out_regression,
     mean_gram,
-    mixed_regression,
     regression_accuracy,
     regression_error,
 )
@@ -48,7 +46,6 @@ __all__ = [
     "KernelSpectrum",
     "LayerProfile",
     "LeaveOneOut",
-    "MixedRegression",
     "center_gram",
     "centered_cka",
     "cka",
@@ -67,7 +64,6 @@ __all__ = [
     "linear_kta",
     "linear_spectrum",
     "mean_gram",
-    "mixed_regression",
     "modes_to_reach",
     "participation_from_traces",
     "participation_ratio",

@@ -1,14 +1,12 @@
 """Kernel regression judged without held-out data: each example is predicted from all the others."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float, Integer, Shaped
 from torch import Tensor
 
 from theodolite.checks import (
-    require_between,
     require_count,
     require_labels,
     require_same_length,
@@ -23,12 +21,9 @@ from theodolite.linalg import (
     double,
     double_center,
     leave_one_out,
-    prints_shapes,
     symmetric_eigen,
     unit_peak,
 )
-
-SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the second of two kernels
 
 
 @array_function
@@ -55,7 +50,7 @@ def regression_error(
         targets: integer class labels, or numbers to regress, one column for each output.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If lengths differ or there are fewer than two examples.
@@ -92,7 +87,7 @@ def regression_accuracy(
         labels: class of each.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If lengths differ or there are fewer than two examples.
@@ -149,75 +144,6 @@ def leave_one_out_regression(
     return leave_one_out(vectors, values.clamp_min(0.0), targets.detach(), ridges)
 
 
-@prints_shapes
-@dataclass(frozen=True)
-class MixedRegression:
-    """Two kernels in the share of least leave-one-out error.
-
-    Args:
-        share: of the second kernel, both brought to a mean eigenvalue of one after centring.
-        gram: the kernel in that share.
-        best: regression with it.
-        first: regression with the first kernel alone.
-    """
-
-    share: float
-    gram: Float[Tensor, "n n"] = field(repr=False)
-    best: LeaveOneOut
-    first: LeaveOneOut
-
-
-@array_function
-def mixed_regression(
-    gram_a: Float[Tensor, "n n"],
-    gram_b: Float[Tensor, "n n"],
-    targets: Shaped[Tensor, "n *c"],
-    shares: Sequence[float] = SHARES,
-) -> MixedRegression:
-    r"""Leave-one-out regression with two kernels in the share that predicts best.
-
-    .. math:: K = (1 - s)\, \frac{K_a}{\bar\lambda_a} + s\, \frac{K_b}{\bar\lambda_b}
-
-    with the mean eigenvalues of the centred kernels. Cost: that of
-    :func:`leave_one_out_regression` for each share.
-
-    Args:
-        gram_a: e.g. the kernel of the features, which a head learns from.
-        gram_b: e.g. the tangent kernel of the body below it.
-        targets: integer class labels, or numbers to regress, one column for each output.
-        shares: :math:`s` that compete; at equal errors the first wins.
-
-    Returns:
-        The share of least error, the mixed kernel, and the regressions with it and without
-        the second kernel.
-
-    Raises:
-        ShapeError: If lengths differ, there are fewer than two examples, or no share.
-        DomainError: If a kernel is not symmetric or not finite, or a share outside [0, 1].
-
-    Examples:
-        >>> x, y = torch.randn(2, 40, 3, generator=torch.Generator().manual_seed(0))
-        >>> found = mixed_regression(x @ x.T, y @ y.T, y[:, 0])
-        >>> found.share, found.best.error < found.first.error
-        (1.0, tensor(True))
-
-    References:
-        [allen1974prediction], the PRESS statistic; the mixture of kernels is ours.
-    """
-    require_same_shape(gram_a=gram_a, gram_b=gram_b)
-    if len(shares) == 0:
-        raise ShapeError("shares: expected at least one, got none")
-    require_between(0.0, 1.0, smallest_share=min(shares), largest_share=max(shares))
-    first, second = _unit(gram_a), _unit(gram_b)
-    plain = leave_one_out_regression(first, targets)
-    answers = []
-    for share in shares:
-        both = (1 - share) * first + share * second
-        found = plain if share == 0 else leave_one_out_regression(both, targets)
-        answers.append(MixedRegression(share, both, found, plain))
-    return min(answers, key=lambda answer: float(answer.best.error.nan_to_num(torch.inf)))
-
-
 @array_function
 def mean_gram(grams: Sequence[Float[Tensor, "n n"]]) -> Float[Tensor, "n n"]:
     r"""Kernels in equal shares, each brought to a mean eigenvalue of one after centring.
@@ -240,7 +166,7 @@ def mean_gram(grams: Sequence[Float[Tensor, "n n"]]) -> Float[Tensor, "n n"]:
         True
 
     References:
-        Ours; the unit is that of :func:`mixed_regression`.
+        Ours.
     """
     if len(grams) == 0:
         raise ShapeError("grams: expected at least one, got none")
