@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from theodolite.advice import (
     Candidate,
-    LearningCurve,
     choosing_notes,
     ranked,
     tied,
@@ -67,6 +66,7 @@ from theodolite.surveys.transfer_sources import (
     unmatched,
 )
 from theodolite.sweeps import RayResources, Report, run_in_processes, run_on_ray
+from theodolite.theory.learning import LearningCurve
 
 __all__ = ["TransferOptions", "transfer"]
 
@@ -187,7 +187,7 @@ def transfer(
             model could be measured.
         DtypeError: If a model is none.
 
-    Example:
+    Examples:
         >>> from torch import nn
         >>> x = torch.randn(60, 6, generator=torch.Generator().manual_seed(0))
         >>> y = (x[:, 0] * x[:, 1] > 0).long()
