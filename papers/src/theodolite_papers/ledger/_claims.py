@@ -328,7 +328,11 @@ class Verdict:
             held = [bool(one.holds) for one in self.outcomes.values()]
             if len(set(held)) > 1:
                 return f"one {self.repeat}: holds in {sum(held)} of {len(held)} runs"
-            return f"one {self.repeat}: {'holds' if held[0] else 'does not hold'}"
+            if held[0]:
+                return f"one {self.repeat}: holds"
+            return (
+                f"one {self.repeat}: {'misses a bound of ours' if self.reason else 'does not hold'}"
+            )
         if self.status == "undecided" and self.reason:
             return f"undecided ({self.reason})"
         if self.status not in (*DECIDED, "undecided"):
@@ -484,8 +488,9 @@ def judge_claim(
     reason = ""
     if all(one.holds is None for one in outcomes.values()):
         reason = "these runs cannot decide it, or its premise did not come about"
-    if status == "fails" and own_bound:
-        status, reason = "undecided", "it misses a bound of ours that the paper does not name"
+    if own_bound and status in ("fails", ONE_SEED) and not any(o.holds for o in outcomes.values()):
+        status = "undecided" if status == "fails" else status
+        reason = "it misses a bound of ours that the paper does not name"
     if size not in claim.sizes:
         status = "reported"
     return Verdict(claim, size, status, outcomes, seeds, passed, shown, repeat, reason)
@@ -571,7 +576,8 @@ def _status(found: Sequence[bool | None], places: Sequence[str], count: int) -> 
     if all(found):
         return "holds" if agree or (known and set(places) == {"inside"}) else "undecided"
     if not any(found):
-        return "fails" if agree or "outside" in places else "undecided"
+        # Agreeing seeds without an interval that excludes the claim are no failure of the paper.
+        return "fails" if "outside" in places or (agree and not places) else "undecided"
     return "mixed" if "outside" in places or (known and set(places) == {"inside"}) else "undecided"
 
 

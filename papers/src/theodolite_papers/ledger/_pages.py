@@ -69,7 +69,7 @@ _ROUNDING = 1e-15
 VERDICTS = {
     "holds": "on every seed, and the 95 % interval of the deciding number (over seeds, else over "
     "networks) lies on the claim's side, or five seeds or more agree",
-    "fails": "on no seed, and that interval excludes the claim, or five seeds or more agree",
+    "fails": "on no seed, and that interval excludes the claim",
     "mixed": "clearly holds in some settings or networks and not in others",
     "undecided": "the difference is inside the noise, the premise did not come about, or a bound "
     "that is missed is ours and not the paper's",
@@ -387,6 +387,9 @@ def exhibit_of(entry: Entry) -> Exhibit:
     if drawn is not None:
         size = f"{drawn.text}. Stand-in: {drawn.stand_in}" if drawn.stand_in else drawn.text
         units = f"{counted(drawn.seeds, study.repeat)}, {counted(len(drawn.results), 'run')}"
+        networks = max((v.seeds for v in drawn.verdicts if v.repeat == "network"), default=0)
+        if networks > len(drawn.results):
+            units += f", {counted(networks, 'network')}"
     tallies: dict[bool, dict[str, int]] = {True: {}, False: {}}
     for k, claim in enumerate(study.claims):
         origin = origin_of(study, claim.id)

@@ -20,6 +20,7 @@ from theodolite_papers.ledger._pages import (
     Chapter,
     Entry,
     Sized,
+    Spread,
     chapters,
     decider_text,
     exhibit_of,
@@ -179,15 +180,20 @@ def _shown_status(verdict: Verdict) -> str:
 
 def _measured(sized: Sized, verdict: Verdict) -> str:
     """The number that decided with its interval, then the first others, beside the paper's."""
-    first = [] if verdict.decider is None else [decider_text(verdict.decider)]
-    name = "" if verdict.decider is None else verdict.decider.name
-    others = [
-        f"{one.name.replace('_', ' ')} {number_text(one.middle)}"
-        + (f" (paper {number_text(one.published)})" if one.published is not None else "")
+    texts = {
+        one.name.replace("_", " "): (number_text(one.middle), _paper_value(one))
         for one in sized.spreads(verdict)
-        if one.name != name or one.published is not None
-    ]
+    }
+    first = []
+    if verdict.decider is not None:
+        _, printed = texts.pop(verdict.decider.name.replace("_", " "), ("", ""))
+        first = [decider_text(verdict.decider) + printed]
+    others = [f"{name} {value}{printed}" for name, (value, printed) in texts.items()]
     return "; ".join([*first, *others[:_SHOWN]])
+
+
+def _paper_value(one: Spread) -> str:
+    return "" if one.published is None else f" (paper {number_text(one.published)})"
 
 
 def _evidence(entry: Entry, sized: Sized, verdict: Verdict) -> str:

@@ -206,6 +206,7 @@ STUDY = Study(
             "the printed bound holds for the absolute value of opposite inputs, as the proof has "
             "it (it does not: erratum E1)",
             _printed_absolute,
+            unit="calculation",
             fragile="false as printed: opposite inputs have features of opposite sign",
         ),
         Claim(
