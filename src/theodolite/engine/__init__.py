@@ -6,7 +6,7 @@ covariances of weights and of what they multiply. What other packages need of th
 """
 
 from theodolite.engine.batches import IGNORED, Batch, iterate_batches, single_batch
-from theodolite.engine.calls import tensors_in
+from theodolite.engine.calls import has_storage, tensors_in
 from theodolite.engine.check import Cause, Check, Checked
 from theodolite.engine.covariances import (
     PositionCovariance,
@@ -166,6 +166,7 @@ __all__ = [
     "gives_channels_first",
     "gradient_alignment",
     "gradient_sums",
+    "has_storage",
     "input_moments",
     "input_samples",
     "iterate_batches",

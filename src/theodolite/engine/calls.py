@@ -30,6 +30,7 @@ __all__ = [
     "Structure",
     "find_axis",
     "function_name",
+    "has_storage",
     "leaves",
     "map_leaves",
     "split_examples",
@@ -205,6 +206,17 @@ def _gather(values: Iterable[Any], found: list[Tensor]) -> None:
             _gather(value, found)
         elif isinstance(value, dict):
             _gather(value.values(), found)
+
+
+def has_storage(tensor: Tensor) -> bool:
+    """Whether a dense tensor is more than a wrapper of ``torch.func``, whose numbers are hidden."""
+    if tensor.is_nested or tensor.layout != torch.strided:
+        return True
+    try:
+        tensor.untyped_storage()
+    except (RuntimeError, NotImplementedError):
+        return False
+    return True
 
 
 def function_name(function: Callable[..., Any]) -> str:

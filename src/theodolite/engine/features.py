@@ -16,12 +16,10 @@ from typing import Any, TypeVar
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch._C import _are_functorch_transforms_active
-from torch.jit._script import RecursiveScriptModule  # takes no hooks
 
 from theodolite.checks import require_choice, size_in_bytes
 from theodolite.engine.batches import Batch, iterate_batches
-from theodolite.engine.calls import NotFollowedError
+from theodolite.engine.calls import NotFollowedError, has_storage
 from theodolite.engine.check import (
     Cause,
     Check,
@@ -395,7 +393,7 @@ class FeatureReader:
         order: dict[str, int] = {}
 
         def reduce(name: str, output: Tensor) -> Tensor:
-            if _are_functorch_transforms_active():
+            if not has_storage(output):
                 raise CaptureError(
                     f"layer {name!r}: expected outputs that can be read, but it runs inside a "
                     "transform of torch.func (vmap, grad); choose the layer around it"
@@ -522,13 +520,24 @@ def _shares(vectors: Tensor, output: Tensor) -> bool:
     return vectors.untyped_storage().data_ptr() == output.untyped_storage().data_ptr()
 
 
+def _takes_hooks(module: nn.Module) -> bool:
+    """Scripted modules take none; traced ones do."""
+    if not isinstance(module, torch.jit.ScriptModule):
+        return True
+    try:
+        module.register_forward_hook(lambda *_: None).remove()
+    except RuntimeError:
+        return False
+    return True
+
+
 def _candidates(model: nn.Module, layers: Layers) -> list[str]:
     if layers != "*":
         return select_layers(model, layers)
     owners = (name.rpartition(".")[0] for name, _ in model.named_parameters(remove_duplicate=False))
     names = dict.fromkeys(name.partition("parametrizations.")[0].rstrip(".") for name in owners)
     modules = dict(model.named_modules(remove_duplicate=False))
-    seen = [name for name in names if not isinstance(modules[name], RecursiveScriptModule)]
+    seen = [name for name in names if _takes_hooks(modules[name])]
     if not seen and names:
         raise DomainError(
             "layers: expected layers whose outputs can be read, got scripted modules alone, which "

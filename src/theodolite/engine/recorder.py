@@ -15,8 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _are_functorch_transforms_active
-from torch._C._autograd import _get_sequence_nr
+from torch._C._autograd import _get_sequence_nr  # numbers of nodes have no public name
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
@@ -32,6 +31,7 @@ from theodolite.engine.calls import (
     Structure,
     find_axis,
     function_name,
+    has_storage,
     split_examples,
     tensors_in,
 )
@@ -465,7 +465,7 @@ class UseRecorder(TorchFunctionMode):
         rows: list[Tensor | None] = []
         for tensor, axis in zip(given, axes, strict=False):
             placed = axis is not None and not tensor.is_nested
-            if placed and not _are_functorch_transforms_active():
+            if placed and has_storage(tensor):
                 whole = split_examples(tensor.detach(), self._examples, axis)
                 rows.append(whole[self._places])
             else:

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._C import _are_functorch_transforms_active
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
@@ -24,6 +23,7 @@ from theodolite.engine import (
     first_tensor,
     follow_layers,
     gives_channels_first,
+    has_storage,
     pooled,
     read_outputs,
     resolve_readout,
@@ -279,7 +279,7 @@ def _identity(tensor: Tensor) -> tuple[int, int, int] | None:
     """
     if tensor.is_nested or tensor.layout != torch.strided or tensor.is_inference():
         return None
-    if _are_functorch_transforms_active():  # a wrapper without storage
+    if not has_storage(tensor):
         return None
     return tensor.untyped_storage().data_ptr(), tensor.numel(), tensor._version
 
