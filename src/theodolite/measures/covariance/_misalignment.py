@@ -162,7 +162,7 @@ def misalignment_floor(
         centered: whether the covariance has its mean removed.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         DomainError: If a count is below 1.

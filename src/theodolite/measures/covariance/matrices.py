@@ -260,7 +260,7 @@ def subspace_overlap(
         indices: :math:`S`, ranks counted from 0, e.g. a pair of close eigenvalues.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If the matrices are not square or differ in size.

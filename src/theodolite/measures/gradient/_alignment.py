@@ -243,7 +243,7 @@ def vector_alignment(vectors: Float[Tensor, "n *d"]) -> Float[Tensor, ""]:
         vectors: :math:`v_1 \dots v_n`, flattened after axis 0: gradients or features of examples.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If there are fewer than two vectors, or they are empty.
@@ -279,7 +279,7 @@ def weighted_alignment(vectors: Float[Tensor, "n *d"]) -> Float[Tensor, ""]:
         vectors: :math:`v_1 \dots v_n`, flattened after axis 0.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If there are fewer than two vectors, or they are empty.
@@ -360,7 +360,7 @@ def in_class_alignment(
         zero: value of a class whose vectors are all zero, ``"nan"`` (left out) or ``"zero"``.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If lengths differ, or vectors are empty.
@@ -402,7 +402,7 @@ def alignment_contrast(
         zero: value of a class whose vectors are all zero, ``"nan"`` (left out) or ``"zero"``.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If lengths differ, or there are fewer than two vectors.
@@ -488,7 +488,7 @@ def cosine_stiffness(vectors: Float[Tensor, "n *d"]) -> Float[Tensor, ""]:
         vectors: :math:`v_1 \dots v_n`, flattened after axis 0.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If there are fewer than two vectors, or they are empty.
@@ -562,7 +562,7 @@ def within_class_stiffness(
         num_classes: number of classes; one more than the largest label if not given.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If lengths differ, or vectors are empty.
@@ -599,7 +599,7 @@ def between_class_stiffness(
         num_classes: number of classes; one more than the largest label if not given.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If lengths differ, or vectors are empty.

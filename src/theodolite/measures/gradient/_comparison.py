@@ -34,7 +34,7 @@ def gradient_diversity(vectors: Float[Tensor, "n *d"]) -> Float[Tensor, ""]:
         vectors: :math:`v_1 \dots v_n`, flattened after axis 0; one vector is enough.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If there are no vectors, or they are empty.
@@ -68,7 +68,7 @@ def gradient_confusion(vectors: Float[Tensor, "n *d"], mode: str = "min") -> Flo
         mode: ``"min"`` for :math:`F`, ``"eta"`` for the original bound :math:`\eta`.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If there are fewer than two vectors, or they are empty.
@@ -112,7 +112,7 @@ def confusion_of_gram(gram: Float[Tensor, "n n"], mode: str = "min") -> Float[Te
         mode: ``"min"`` for the smallest entry off the diagonal, ``"eta"`` for the original bound.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If the matrix is not square or has fewer than two rows.
@@ -156,7 +156,7 @@ def relative_norm(
         weight: :math:`W_l`, of the same shape.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If the shapes differ or are empty.

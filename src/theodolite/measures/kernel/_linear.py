@@ -265,7 +265,7 @@ def linear_kta(
         features_b: :math:`G`, of the same examples in the same order, e.g. one-hot targets.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If these are not matrices with equally many rows.
@@ -312,7 +312,7 @@ def linear_cka(
         debiased: the estimator: debiased, or the paper's plug-in form.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If these are not matrices with equally many rows.
@@ -369,7 +369,7 @@ def target_cka(
         debiased: the estimator: debiased, or the paper's plug-in form.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If there is not one label per row.
@@ -422,7 +422,7 @@ def linear_hsic(
         debiased: the unbiased estimator, or the plug-in one.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If these are not matrices with equally many rows.

@@ -220,7 +220,7 @@ def kta(gram_a: Float[Tensor, "n n"], gram_b: Float[Tensor, "n n"]) -> Float[Ten
         gram_b: :math:`L`, e.g. ``target_gram(labels)``, of the same examples in the same order.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If the matrices are not square or differ in size.
@@ -266,7 +266,7 @@ def hsic(
         debiased: the unbiased estimator, or the plug-in one.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If the matrices are not square or differ in size.
@@ -313,7 +313,7 @@ def cka(
         debiased: the estimator: debiased, or the paper's plug-in form.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If the matrices are not square or differ in size.

@@ -239,7 +239,7 @@ def participation_ratio(gram: Float[Tensor, "n n"], center: bool = False) -> Flo
         center: take the centred kernel :math:`HKH`.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If the matrix is not square.
@@ -431,7 +431,7 @@ def modes_to_reach(
         share: :math:`q`.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If the curve is not a vector.
@@ -472,7 +472,7 @@ def power_area(curve: Float[Tensor, " m"]) -> Float[Tensor, ""]:
         curve: :math:`C(0), C(1), ...` from :func:`cumulative_power`.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If the curve is not a vector.

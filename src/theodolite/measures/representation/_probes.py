@@ -51,7 +51,7 @@ def neighbour_accuracy(
         neighbours: how many vote; fewer where there are fewer examples.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If lengths differ or there are fewer than two examples.
@@ -88,7 +88,7 @@ def neighbour_accuracy_of_gram(
         neighbours: how many vote.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Examples:
         >>> x = torch.tensor([[0.0], [0.1], [0.2], [5.0], [5.1], [5.2]])
@@ -149,7 +149,7 @@ def probe_accuracy(
         labels: class of each.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If lengths differ or there are fewer than two examples.
@@ -188,7 +188,7 @@ def probe_error(
         targets: integer class labels, or numbers to regress, one column for each output.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If lengths differ or there are fewer than two examples.

@@ -152,7 +152,7 @@ def representation_alignment(
         route: see :func:`label_projections`.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If features are not a non-empty matrix or targets differ in length.

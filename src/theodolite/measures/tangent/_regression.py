@@ -39,7 +39,7 @@ def tangent_regression_error(
         targets: class labels, one class for each output in order, or numbers (n, c).
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If sizes do not match or there are fewer than two examples.
@@ -77,7 +77,7 @@ def tangent_regression_accuracy(
         labels: class of each example, one class for each output in order.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If sizes do not match or there are fewer than two examples.

@@ -287,7 +287,7 @@ def tangent_alignment(
         center: ``False`` takes kernel and targets as they are (:math:`C_m = I`).
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If the shapes do not match.
@@ -331,7 +331,7 @@ def operator_alignment(
         center: whether to centre over the examples, output by output.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If the shapes do not match.
@@ -405,7 +405,7 @@ def correlation_term(
         center: ``False`` takes kernel and targets as they are.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If the shapes do not match.

@@ -36,7 +36,7 @@ def stable_rank(matrix: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
         matrix: :math:`W`, any matrix. For a tangent kernel pass :func:`stacked_kernel`.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If it is not a matrix, or empty.
@@ -68,7 +68,7 @@ def effective_rank(matrix: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
         matrix: any matrix. For a tangent kernel pass :func:`stacked_kernel`.
 
     Returns:
-        One number: a tensor without axes, or a NumPy number for NumPy input.
+        One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If it is not a matrix, or empty.
