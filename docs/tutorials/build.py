@@ -56,6 +56,9 @@ def executed(script: Path) -> NotebookNode:
     with TemporaryDirectory() as folder:  # for the runs that a tutorial saves
         here = {"metadata": {"path": folder}}
         NotebookClient(notebook, timeout=LIMIT, kernel_name="python3", resources=here).execute()
+    for cell in notebook.cells:
+        if cell.cell_type == "code":  # progress and warnings of this machine are no result
+            cell.outputs = [out for out in cell.outputs if out.get("name") != "stderr"]
     notebook.metadata["theodolite"] = {
         "version": __version__,
         "date": datetime.now(UTC).date().isoformat(),

@@ -18,7 +18,6 @@ from theodolite_papers.lab.data import load_image_set
 from theodolite_papers.lab.models.published import PUBLISHED, published_network
 
 torch.manual_seed(0)
-torch.set_num_threads(2)
 cifar = load_image_set("cifar10")
 rows = torch.cat([(cifar.y_train == label).nonzero()[:20, 0] for label in range(10)])
 x, y = cifar.x_train[rows].float() / 255, cifar.y_train[rows]

@@ -17,7 +17,6 @@ import theodolite as th
 from theodolite_papers.lab.data import load_image_set
 
 torch.manual_seed(0)
-torch.set_num_threads(2)
 cifar = load_image_set("cifar10")
 order = torch.randperm(50_000, generator=torch.Generator().manual_seed(0))[:2_000]
 
@@ -78,7 +77,14 @@ learned, memorised = trained(y, 20), trained(random, 40)
 # %%
 surveys = {}
 for name, model, labels in (("true labels", learned, y), ("random labels", memorised, random)):
-    surveys[name] = th.survey(model, (x, labels), held_out=(x_test, y_test), name=name)
+    surveys[name] = th.survey(
+        model,
+        (x, labels),
+        held_out=(x_test, y_test),
+        families=["representation", "kernel"],
+        seconds=None,  # all examples, however long it takes
+        name=name,
+    )
     print(name)
     for answer in surveys[name].answers:
         print(f"  {answer.text} [{answer.certainty}]")

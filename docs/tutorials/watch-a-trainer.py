@@ -19,7 +19,6 @@ from theodolite.integrations.transformers import AlignmentCallback
 from theodolite_papers.lab.models.published import find_published, sentence_encoder
 
 torch.manual_seed(0)
-torch.set_num_threads(2)
 folder = Path(mkdtemp())
 _, tokenizer = sentence_encoder(folder)
 model = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=2)
