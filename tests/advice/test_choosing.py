@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from theodolite.advice import Candidate, choosing_notes, ranked, tied
+from theodolite.advice import Candidate, choosing_notes, ranked, tied, transfer_answers
 
 
 def entry(name, error, parameters, features=None, misses=()):
@@ -74,3 +74,28 @@ def test_features_alone_beside_tangent_kernels_are_told():
         "lower: its place may be too low."
     )
     assert not any("features alone" in note for note in choosing_notes(pair[1:] * 2))
+
+
+def answer_of_a_tie(*parameters):
+    forecast = {"measure": "accuracy", "value": 0.94, "low": 0.85, "high": 0.997}
+    models = [
+        {"name": name, "error": 0.3, "parameters": count, "forecast": forecast, "tangent": 0.3,
+         "layers": [], "best_layer": None}
+        for name, count in zip("ab", parameters, strict=True)
+    ]  # fmt: skip
+    contents = {"models": models, "ties": ["a", "b"], "data": {"probe": 50}}
+    curve = {
+        "labels": [50, 500],
+        "accuracy": [0.9, 0.95],
+        "accuracy_interval": [[0.8] * 2, [1] * 2],
+    }
+    return transfer_answers(contents, {f"0/curve/{k}": np.array(v) for k, v in curve.items()})[0]
+
+
+def test_a_tie_recommends_the_smallest_only_where_sizes_differ():
+    assert answer_of_a_tie(20, 10).advice == "Take the smallest of them, b, or label more examples."
+    assert answer_of_a_tie(10, 10).advice == "Take any of them, or label more examples."
+
+
+def test_an_interval_does_not_round_to_all():
+    assert "94 % (85 to 99.7 %)" in answer_of_a_tie(10, 10).text

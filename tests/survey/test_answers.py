@@ -138,6 +138,8 @@ def test_layers_that_do_not_differ_are_called_alike():
     layer = scored({"a": 0.80, "b": 0.805, "c": 0.80}, held_out=0.8)
     assert layer["finding"] == "all-alike"
     assert layer["text"].startswith("Layers do not differ significantly: linear probes reach ")
+    same = scored({"a": 1.0, "b": 1.0}, held_out=0.8)
+    assert "linear probes reach 100 % in all 2 layers" in same["text"]
     best = scored({"a": 0.6, "b": 0.9, "c": 0.7}, held_out=0.8)
     assert best["finding"] == "one-layer"
     assert best["text"].startswith("Linear probes are best in b: ")
@@ -394,7 +396,7 @@ def test_few_examples_at_chance():
     made = contents()
     made["rows"] = [row(None, "accuracy", 0.12, n=40, error=0.05)]
     (task,) = answers_of(made)
-    assert task["text"] == "Undecided: the network fits too little (12 % (chance 10 %))."
+    assert task["text"] == "Undecided: the network fits too little: 12 % (chance 10 %)."
 
 
 def test_features_without_a_model_lead_to_a_linear_model(generator):

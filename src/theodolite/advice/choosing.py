@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from theodolite.advice.sentences import percent
 from theodolite.records import Answer, Certainty, listed
 
 __all__ = ["SMALL_ERROR", "Candidate", "choosing_notes", "ranked", "tied", "transfer_answers"]
@@ -202,8 +203,11 @@ def _model_answer(contents: Mapping[str, Any], classes: bool, few: bool) -> Answ
     if ties:
         text = f"Tie: {listed(ties, most=4)} are not distinguished on these labels."
         text += f" {best['name']} is expected at {reach}."
-        small = min((m for m in models if m["name"] in ties), key=lambda m: int(m["parameters"]))
-        advice = f"Take the smallest of them, {small['name']}, or label more examples."
+        sizes = {m["name"]: int(m["parameters"]) for m in models if m["name"] in ties}
+        choice = "any of them"
+        if len(set(sizes.values())) > 1:
+            choice = f"the smallest of them, {min(sizes, key=sizes.__getitem__)}"
+        advice = f"Take {choice}, or label more examples."
         return Answer("model", text, "undecided", evidence, advice, "tie")
     text = f"Start from {best['name']}: fine-tuned it is expected at {reach}."
     incomplete = few or any(model["tangent"] is None for model in models)
@@ -256,8 +260,10 @@ def _shown(value: float, classes: bool) -> str:
     """A share in per cent, or an error."""
     if isnan(value):
         return "undefined"
-    return f"{100 * value:.0f} %" if classes else f"an error of {value:.3f}"
+    return percent(value) if classes else f"an error of {value:.3f}"
 
 
 def _span(low: float, high: float, classes: bool) -> str:
-    return f"{100 * low:.0f} to {100 * high:.0f} %" if classes else f"{low:.3f} to {high:.3f}"
+    if not classes:
+        return f"{low:.3f} to {high:.3f}"
+    return f"{percent(low).removesuffix(' %')} to {percent(high)}"

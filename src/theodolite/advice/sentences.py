@@ -215,7 +215,7 @@ def _fit_on_training(finding: FitOnTraining) -> Answer:
     undecided: Certainty = "undecided"
     if finding.little:
         what = "explains too little of its targets" if train.measure == "r2" else "fits too little"
-        text = f"Undecided: the network {what} ({_value(train)}{_chance(train)})."
+        text = f"Undecided: the network {what}: {_value(train)}{_chance(train)}."
         evidence = f"measured on {train.n} examples"
         return Answer("task", text, undecided, evidence, _TRAIN, "undecided", _PROBES)
     if finding.inputs in (InputFinding.PREDICT, InputFinding.FIRST_LAYER_PREDICTS):
@@ -338,11 +338,11 @@ def _layers(finding: LayerProbes) -> Answer:
             f"{value(best)} at most against {percent(raw)}{of}{chance}."
         )
     elif kind is LayersFinding.ALL_ALIKE:
-        low, high = min(finding.values.values()), max(finding.values.values())
+        low, high = (percent(end(finding.values.values())) for end in (min, max))
+        span = high if low == high else f"{low.removesuffix(' %')} to {high}"
         text = (
-            f"Layers do not differ significantly: linear probes {reach} "
-            f"{percent(low).removesuffix(' %')} to {percent(high)}{of} in all {len(names)} layers"
-            f"{chance}."
+            f"Layers do not differ significantly: linear probes {reach} {span}{of} in all "
+            f"{len(names)} layers{chance}."
         )
     elif kind is LayersFinding.FROM_LAYER and first == names[-1]:
         text = f"{prefix} probes are best in the last layer, {_names([first])}: {value(first)}"
