@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 
 from tests.reference.data import standardized_image
 from tests.tolerances import assert_close
@@ -61,6 +61,7 @@ def test_pixels_have_zero_mean_each_and_one_global_deviation(pixels):
 
 
 @pytest.mark.spec("5.P56")
+@settings(max_examples=20)
 @given(
     images=hnp.arrays(
         np.float64,

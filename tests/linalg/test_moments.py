@@ -5,7 +5,7 @@ from operator import add
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tolerances import assert_close
@@ -22,6 +22,7 @@ def covariance(x):
     return offset.T @ offset / len(x)
 
 
+@settings(max_examples=20)
 @given(st.integers(0, 100), st.lists(st.integers(1, 5), min_size=1, max_size=5), st.integers(1, 4))
 def test_any_split_gives_the_same_moments(seed, sizes, width):
     x = rows(seed, sum(sizes), width, mean=100.0)
@@ -63,6 +64,7 @@ def test_rebasing_is_exact():
     assert_close(moved.covariance(), moments.covariance(), scale=100)
 
 
+@settings(max_examples=20)
 @given(st.integers(0, 100), st.lists(st.integers(1, 4), min_size=1, max_size=4))
 def test_cross_moments(seed, sizes):
     x, y = rows(seed, sum(sizes), 3, mean=50.0), rows(seed + 1, sum(sizes), 2, mean=-50.0)
@@ -74,6 +76,7 @@ def test_cross_moments(seed, sizes):
     assert_close(merged.blocks(centered=False)[1], x.T @ y, scale=1e5)
 
 
+@settings(max_examples=20)
 @given(st.integers(0, 100), st.lists(st.integers(1, 6), min_size=1, max_size=4))
 def test_triangle_has_the_gram_of_all_rows(seed, sizes):
     x = rows(seed, sum(sizes), 3)
