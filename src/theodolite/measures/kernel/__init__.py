@@ -1,4 +1,9 @@
-"""Kernel alignment: angles between the kernels of layers, inputs and targets, and their spectra."""
+"""Kernel alignment: angles between the kernels of layers, inputs and targets, and their spectra.
+
+``alignment``: CKA, KTA and HSIC of kernels as matrices; ``_linear``: the same from features, and
+CKA to labels (``target_cka``); ``_layers``: of many layers at once; ``spectrum``: modes and how
+much of a target they explain; ``_regression``: kernel regression.
+"""
 
 from theodolite.linalg import LeaveOneOut
 from theodolite.measures.kernel._layers import (
