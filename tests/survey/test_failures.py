@@ -7,6 +7,7 @@ from torch.utils import flop_counter
 
 import theodolite as th
 from tests.survey.subjects import blobs, mlp
+from theodolite.errors import DomainError
 from theodolite.surveys import context
 from theodolite.surveys.layers import count_operations
 
@@ -98,3 +99,11 @@ def test_layers_inside_a_transform_leave_their_features_out():
     rows = found.to_frame()
     assert rows[rows.measure == "tangent_alignment"].value.notna().all()
     assert len(rows[rows.measure == "tangent_alignment"]) > 0
+
+
+def test_an_example_that_the_model_does_not_take_is_the_reason():
+    ids = torch.zeros(20, 4, dtype=torch.long)
+    ids[9] = 11  # the table has 11 rows
+    model = nn.Sequential(nn.Embedding(11, 4), nn.Flatten(), nn.Linear(16, 3))
+    with pytest.raises(DomainError, match="kernel: IndexError: index out of range"):
+        th.survey(model, (ids, torch.arange(20) % 3), families="kernel")

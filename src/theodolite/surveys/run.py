@@ -372,8 +372,11 @@ class _Schedule:
         seconds = context.options.seconds
         if show is None and seconds is None:
             return cls(context)
-        with context.record.timed("trial"):
-            speed = Speed.measured(context.model, context.probe.batch, context.work.single)
+        try:
+            with context.record.timed("trial"):
+                speed = Speed.measured(context.model, context.probe.batch, context.work.single)
+        except Exception:  # an example that the model does not take: the families say why
+            return cls(context)
         if show is not None:
             costs: dict[str, tuple[tuple[float, ...], float]] = {}
             for stage, cost in _stage_costs(context.work).items():
