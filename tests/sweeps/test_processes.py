@@ -17,14 +17,14 @@ class Write:
     """Writes a file per job; kills itself or raises where told."""
 
     folder: str
-    kill: int = -1
+    kill: int = -1  # once
+    doomed: int = -1  # killed every time
     fail: int = -1
-    always: bool = False
 
     def __call__(self, job, report):
         report(0.5, f"half of {job}")
         mark = Path(self.folder) / f"killed-{job}"
-        if job == self.kill and (self.always or not mark.exists()):
+        if job == self.doomed or (job == self.kill and not mark.exists()):
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         if job == self.fail:
@@ -70,7 +70,7 @@ def test_a_killed_worker_is_replaced_and_nothing_is_lost(tmp_path):
 
 
 def test_a_job_that_always_kills_its_worker_is_given_up(tmp_path):
-    task = Write(str(tmp_path), kill=0, always=True)
+    task = Write(str(tmp_path), doomed=0)
     failures = run_in_processes(task, range(2), quiet, workers=2, report=quiet)
     assert 0 in [failure.job for failure in failures]
     assert all("died 3 times" in failure.reason for failure in failures)

@@ -1,6 +1,7 @@
 """The same jobs as trials of Ray Tune: on this machine, or on a cluster."""
 
 import os
+import secrets
 import socket
 import tempfile
 import threading
@@ -9,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 from theodolite.errors import StudyError
@@ -20,6 +22,7 @@ _RETRIES = 1  # of a trial whose worker died; an exception is not tried again
 _PAUSE = 2.0  # seconds between two reports of a trial
 _PATIENCE = 5.0  # seconds for a cluster to answer
 _POLL = 0.2  # seconds between two looks into the inbox
+_TOKEN_NAMES = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE")  # settings of Ray
 
 
 @dataclass(frozen=True)
@@ -186,6 +189,7 @@ def _connected(resources: RayResources) -> Iterator[None]:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if resources.address is None:
+            _keep_token_in_memory()
             cores = max(1, round(resources.workers * resources.cpus))
             ray.init(num_cpus=cores, include_dashboard=False, **quiet)
         else:
@@ -196,6 +200,13 @@ def _connected(resources: RayResources) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _keep_token_in_memory() -> None:
+    """A token for the cluster of this process; Ray would write one into the home folder."""
+    named = any(name in os.environ for name in _TOKEN_NAMES)
+    if not named and not (Path.home() / ".ray" / "auth_token").exists():
+        os.environ[_TOKEN_NAMES[0]] = secrets.token_hex(32)
 
 
 def _require_answer(address: str) -> None:
