@@ -37,7 +37,8 @@ __all__ = ["gradient_cost", "measure_feature_contrast", "measure_gradient"]
 _CHEAP = 5 * 10**8  # numbers in all gradients of all examples
 _PASSES = 8  # products with all gradients that take less time than their sums, in forward passes
 _FEWER = 100  # examples whose pairs of gradients are compared elsewhere
-_ZERO_GRADIENTS, _ZERO_FEATURES = reason(Note.ZERO_GRADIENTS), reason(Note.ZERO_VECTORS)
+_ZERO_GRADIENTS: str = reason(Note.ZERO_GRADIENTS)
+_ZERO_FEATURES: str = reason(Note.ZERO_VECTORS)
 
 
 @dataclass(frozen=True)
