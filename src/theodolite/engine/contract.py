@@ -19,6 +19,7 @@ from theodolite.engine.factors import (
     LookupFactors,
     MixedFactors,
     OuterFactors,
+    PositionFactors,
     crossed,
 )
 from theodolite.engine.patches import PatchGeometry
@@ -118,8 +119,8 @@ class PositionGram:
 
     def __init__(
         self,
-        left: OuterFactors | LookupFactors,
-        right: OuterFactors | LookupFactors,
+        left: PositionFactors,
+        right: PositionFactors,
     ) -> None:
         self._dtype = left.output_grads.dtype
         self._bias = len(left.names) > 1
@@ -143,15 +144,16 @@ class PositionGram:
         return gram.add_(1.0) if self._bias else gram
 
 
-def _spatial(factors: OuterFactors | LookupFactors) -> tuple[int, ...]:
+def _spatial(factors: PositionFactors) -> tuple[int, ...]:
     assert isinstance(factors, OuterFactors)
     return tuple(factors.inputs.shape[2:])
 
 
-def _rows(factors: OuterFactors | LookupFactors) -> Tensor:
+def _rows(factors: PositionFactors) -> Tensor:
     """One row per position: tokens (n, T), pixels (n, T, channels) or patches (n, T, D)."""
     if isinstance(factors, LookupFactors):
         return factors.tokens
+    assert isinstance(factors, OuterFactors)
     if factors.geometry is None:
         return factors.inputs
     if factors.geometry.keeps_size:
@@ -208,9 +210,6 @@ def _with_moved(pixels: Tensor, axes: tuple[int, int], offset: int) -> Tensor:
 
 def _both(tensor: Tensor, axes: tuple[int, int], start: int, length: int) -> Tensor:
     return tensor.narrow(axes[0], start, length).narrow(axes[1], start, length)
-
-
-Positions = OuterFactors | LookupFactors
 
 
 @dataclass(frozen=True)
@@ -313,7 +312,7 @@ class Contraction:
         return whole
 
     def _hadamard(
-        self, left: Positions, right: Positions, block: KernelBlock, overwrite: bool
+        self, left: PositionFactors, right: PositionFactors, block: KernelBlock, overwrite: bool
     ) -> bool:
         """One position: the product of a forward and a backward kernel, entry by entry."""
         gram = PositionGram(left, right)
@@ -336,7 +335,7 @@ class Contraction:
         return left is not right
 
     def _positions(
-        self, left: Positions, right: Positions, block: KernelBlock, overwrite: bool
+        self, left: PositionFactors, right: PositionFactors, block: KernelBlock, overwrite: bool
     ) -> bool:
         """G = A A'^T, then B^i G for all examples of a tile, then <B^i G, B'^j>."""
         gram = PositionGram(left, right)
@@ -418,7 +417,7 @@ def _both_uses(factors: Factors) -> tuple[OuterFactors | None, LookupFactors | N
 
 def _single_position(factors: Factors) -> bool:
     """Sequences may be longer than that of the example for which the route was planned."""
-    return isinstance(factors, Positions) and factors.positions == 1
+    return isinstance(factors, PositionFactors) and factors.positions == 1
 
 
 def _by_position(output_grads: Tensor) -> Tensor:

@@ -36,6 +36,7 @@ __all__ = [
     "LookupFactors",
     "MixedFactors",
     "OuterFactors",
+    "PositionFactors",
     "crossed",
     "forms_gradients",
     "joined",
@@ -205,8 +206,36 @@ class DenseFactors(Factors):
         return {self.names[0]: vector.view(shape) if fits else vector}
 
 
+class PositionFactors(Factors):
+    """Factors with output gradients at every position.
+
+    Attributes:
+        output_grads: (n, c, C, T).
+    """
+
+    output_grads: Float[Tensor, "n c C T"]
+
+    def __len__(self) -> int:
+        return len(self.output_grads)
+
+    @property
+    def outputs(self) -> int:
+        """The number of outputs c."""
+        return self.output_grads.shape[1]
+
+    @property
+    def positions(self) -> int:
+        """The number of positions T."""
+        return self.output_grads.shape[3]
+
+    @cached_property
+    def b(self) -> Float[Tensor, "n c C T"]:
+        """Output gradients, at least in float32."""
+        return self.output_grads.to(wide_dtype(self.output_grads.dtype))
+
+
 @final
-class OuterFactors(Factors):
+class OuterFactors(PositionFactors):
     r"""Inputs a and output gradients b of a matrix, with or without its bias.
 
     Args:
@@ -234,19 +263,6 @@ class OuterFactors(Factors):
         self.names, self.inputs, self.output_grads = names, inputs, output_grads
         self.geometry, self.shape, self.transposed = geometry, tuple(shape), transposed
         self.route = route
-
-    def __len__(self) -> int:
-        return len(self.output_grads)
-
-    @property
-    def outputs(self) -> int:
-        """The number of outputs c."""
-        return self.output_grads.shape[1]
-
-    @property
-    def positions(self) -> int:
-        """The number of positions T."""
-        return self.output_grads.shape[3]
 
     @property
     def columns(self) -> int:
@@ -298,11 +314,6 @@ class OuterFactors(Factors):
         if self.geometry is None:
             return inputs
         return self.geometry.patch_views(inputs, examples_inside=not self._forms_gradients)
-
-    @cached_property
-    def b(self) -> Float[Tensor, "n c C T"]:
-        """Output gradients, at least in float32."""
-        return self.output_grads.to(wide_dtype(self.output_grads.dtype))
 
     def _products(self) -> AbstractContextManager[None]:
         """Half-precision numbers are TF32 numbers: tensor cores multiply them without error."""
@@ -399,7 +410,7 @@ def forms_gradients(positions: int, rows: int, columns: int) -> bool:
 
 
 @final
-class LookupFactors(Factors):
+class LookupFactors(PositionFactors):
     """Tokens and output gradients of a table.
 
     Args:
@@ -421,19 +432,6 @@ class LookupFactors(Factors):
         self.names, self.tokens, self.output_grads = names, tokens, output_grads
         self.rows = rows
 
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    @property
-    def outputs(self) -> int:
-        """The number of outputs c."""
-        return self.output_grads.shape[1]
-
-    @property
-    def positions(self) -> int:
-        """The number of positions T."""
-        return self.output_grads.shape[3]
-
     @property
     def width(self) -> int:
         """The number of entries D of a row."""
@@ -452,11 +450,6 @@ class LookupFactors(Factors):
 
     def __getitem__(self, rows: slice) -> "LookupFactors":
         return LookupFactors(self.names, self.tokens[rows], self.output_grads[rows], self.rows)
-
-    @cached_property
-    def b(self) -> Float[Tensor, "n c D T"]:
-        """Output gradients, at least in float32."""
-        return self.output_grads.to(wide_dtype(self.output_grads.dtype))
 
     def parts(self) -> list[Float[Tensor, "n c _"]]:
         """Output gradients added into the rows of their tokens, one table per example."""

@@ -35,7 +35,7 @@ from theodolite.engine.check import (
     require_range,
 )
 from theodolite.engine.contract import KernelBlock
-from theodolite.engine.factors import OuterFactors
+from theodolite.engine.factors import DenseFactors, Factors, OuterFactors
 from theodolite.engine.inputs import BatchList, require_device, require_model
 from theodolite.engine.kernel_engine import Collected, KernelEngine, prepare
 from theodolite.engine.layers import Layers, Parameters, layers_text, unwrap
@@ -611,19 +611,20 @@ def _features_of(
         )
     (block,) = data.blocks(plan.block, plan.batch_size)
     collected = dense.collect(block, plan)
-    found: dict[str, Tensor] = {}
-    for group, factors in zip(dense.groups, collected.factors, strict=True):
-        if factors is None:
+    factors: list[Factors] = []
+    for group, own in zip(dense.groups, collected.factors, strict=True):
+        if own is None:
             parameter = parameters[group.parameter]
             entries = parameter.numel() * (2 if parameter.is_complex() else 1)
             shape = len(data), engine.outputs, entries
-            found[group.parameter] = torch.zeros(shape, dtype=engine.dtype, device=engine.device)
-        else:
-            found[group.parameter] = factors.gradients()
+            zeros = torch.zeros(shape, dtype=engine.dtype, device=engine.device)
+            own = DenseFactors(group.parameters, [zeros])
+        factors.append(own)
+    found = {own.names[0]: own.gradients() for own in factors}
     for values in found.values():
         require_finite_gradients(values.isfinite().flatten(1).all(1), range(len(data)))
     for asked in collected.asked:
-        _compare_features(engine, found, asked)
+        _compare_features(engine, factors, asked)
     owned = engine.recorder.ownership.layers
     features = TangentFeatures(
         {layer: torch.cat([found[n] for n in owned[layer]], 2) for layer in engine.layers}
@@ -632,16 +633,17 @@ def _features_of(
     return features
 
 
-def _compare_features(engine: KernelEngine, features: Mapping[str, Tensor], asked: Asked) -> None:
-    """Weighted sums of the features that were found against plain autograd."""
-    wanted = company_gradients(engine.recorder, asked)
-    places = torch.tensor(asked.places, device=engine.device)
-    weights = asked.seeds[places]
+def _compare_features(engine: KernelEngine, factors: Sequence[Factors], asked: Asked) -> None:
+    """Weighted sums of the gradients that were found against plain autograd."""
+    rows = slice(asked.start, asked.start + len(asked.batch))
+    weights = torch.zeros_like(asked.seeds)
+    weights[asked.places] = asked.seeds[asked.places]
     found, sizes = {}, {}
-    for name, values in features.items():
-        weighted = values[places + asked.start] * weights[:, :, None].to(values)
-        found[name] = weighted.sum((0, 1))
-        sizes[name] = torch.linalg.vector_norm(weighted.double())
+    for own in factors:
+        part = own[rows]
+        found[own.names[0]] = part.weighted_sums([slice(0, len(part))], weights)[0]
+        sizes[own.names[0]] = (part.squared_norms() * weights.square()).sum().sqrt()
+    wanted = company_gradients(engine.recorder, asked)
     compare_gradients(engine.recorder, found, wanted, sizes)
 
 
