@@ -1,9 +1,9 @@
 """What one call costs on small networks, in processor time, beside peers.
 
 Networks of 10 to 100 thousand parameters and 32 or 64 examples: the numbers to compute are few, and
-the fixed cost of a call decides. Each number is the least of several calls after a warm-up; every
-call has a model object of its own
-so that nothing is shared between calls.
+the fixed cost of a call decides. Each number is the least of several calls after a warm-up. Every
+call gets a model object of its own, so that calls share nothing. TorchJD computes the total kernel
+of all outputs, Opacus the norms of gradients by ghost clipping.
 
     PYTHONPATH=src OMP_NUM_THREADS=1 python -m benchmarks.small
 """
@@ -145,6 +145,31 @@ def func_gradients(case: Case) -> Callable[[], Any]:
     return call
 
 
+def torchjd_kernel(case: Case) -> Callable[[], Any]:
+    """The kernel of all parameters together, by TorchJD."""
+    from torchjd.autogram import Engine
+
+    def call() -> Tensor:
+        model = copy.deepcopy(case[0])  # the engine leaves hooks behind
+        engine = Engine(model, batch_dim=0)
+        return engine.compute_gramian(model(case[1]))
+
+    return call
+
+
+def opacus_norms(case: Case) -> Callable[[], Any]:
+    """Norms of all gradients, by ghost clipping of Opacus."""
+    from opacus.grad_sample import GradSampleModuleFastGradientClipping
+
+    def call() -> Tensor:
+        model = copy.deepcopy(case[0]).train()
+        wrapped = GradSampleModuleFastGradientClipping(model, loss_reduction="sum")
+        _loss(wrapped(case[1]), case[2]).sum().backward()
+        return wrapped.get_norm_sample()
+
+    return call
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -152,29 +177,27 @@ def main() -> None:
     parser.add_argument("--only", default="")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    head = (
-        "kernels",
-        "no check",
-        "torch.func",
-        "gradients",
-        "no check",
-        "torch.func",
-        "plain pass",
-    )
-    print(f"{'ms of processor time':24s}" + "".join(f"{name:>12s}" for name in head))
+    rows: dict[str, Callable[[Case], Callable[[], Any]]] = {
+        "kernels": lambda case: kernels(case, True),
+        "unchecked": lambda case: kernels(case, False),
+        "torch.func": func_kernels,
+        "TorchJD": torchjd_kernel,
+        "gradients": lambda case: gradients(case, True),
+        "unchecked ": lambda case: gradients(case, False),
+        "torch.func ": func_gradients,
+        "Opacus": opacus_norms,
+        "plain pass": plain,
+    }
+    print(f"{'ms of processor time':24s}" + "".join(f"{name:>12s}" for name in rows))
     for name, case in cases():
         if options.only not in name:
             continue
-        calls = (
-            kernels(case, True), kernels(case, False), func_kernels(case),
-            gradients(case, True), gradients(case, False), func_gradients(case), plain(case),
-        )  # fmt: skip
         row = []
-        for call in calls:
+        for make in rows.values():
             try:
-                row.append(f"{_least(call, options.seconds):12.2f}")
-            except RuntimeError as error:  # torch.func does not know every operation
-                row.append(f"{type(error).__name__:>12.12s}")
+                row.append(f"{_least(make(case), options.seconds):12.2f}")
+            except Exception as error:  # a peer that is not installed, or refuses the network
+                row.append(f"{type(error).__name__:>12.11s}")
         print(f"{name:24s}" + "".join(row), flush=True)
 
 
