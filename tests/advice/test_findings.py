@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from theodolite.advice import Fit, Measured, carry_over, compare_layers, percent, wilson
+from theodolite.advice import Fit, Measured, carry_over, compare_layers, percent, wilson, worded
 
 
 def accuracy(value, n=400, chance=0.1):
@@ -116,3 +116,16 @@ def test_numbers_are_compared_by_their_mean_difference():
 )
 def test_shares_as_people_say_them(share, text):
     assert percent(share) == text
+
+
+def test_parts_of_other_class_balance_share_one_scale():
+    """Both are all right: all of the fit carries over, and the interval knows that n is small."""
+    found = carry_over(Measured("accuracy", 1.0, 0.4, 60), Measured("accuracy", 1.0, 0.35, 60))
+    assert found.share == pytest.approx(1.0)
+    assert found.low == pytest.approx((wilson(1.0, 60)[0] - 0.35) / 0.65)
+
+
+def test_an_interval_below_nothing_is_not_called_narrow():
+    found = carry_over(Measured("accuracy", 1.0, 0.6, 150), Measured("accuracy", 0.45, 0.64, 200))
+    assert "within" not in worded(found).text
+    assert "(95 % interval at or below 0 %)" in worded(found).text

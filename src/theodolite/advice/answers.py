@@ -45,6 +45,10 @@ def answers_of(
 
     Returns:
         Answers as dictionaries, in the order in which a report prints them.
+
+    Examples:
+        >>> answers_of({"rows": [], "layers": [], "data": {"task": "unlabeled"}})[0]["text"]
+        'The data have no labels, so four of the five families are not measured.'
     """
     return [worded(finding).to_entry() for finding in findings_of(contents, arrays)]
 
@@ -52,7 +56,19 @@ def answers_of(
 def findings_of(
     contents: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None
 ) -> list[Any]:
-    """The typed findings behind the answers: about the task, the layers, the groups."""
+    """The typed findings behind the answers: about the task, the layers, the groups.
+
+    Args:
+        contents: of a survey record: rows, layers, data and probes.
+        arrays: of the same record.
+
+    Returns:
+        Findings in the order of the answers.
+
+    Examples:
+        >>> findings_of({"rows": [], "layers": [], "data": {"task": "unlabeled"}})
+        [Unlabelled()]
+    """
     rows = {(row["layer"], row["measure"]): row for row in contents["rows"]}
     layers = [layer["name"] for layer in contents["layers"] if layer.get("role", "") != _INPUT]
     data = contents["data"]
@@ -102,7 +118,7 @@ def _fit(
         drawn = data.get("num_classes") if data.get("unit") == "token" else None
         return HeldOutFit(train, drawn)
     other = rows.get((None, f"held_out_{own['measure']}"))
-    if other is not None and isfinite(other["value"]):
+    if other is not None and isfinite(other["value"]) and other["null_mean"] < 1:
         wrong = rows.get((None, "wrong_labels"))
         share = None if wrong is None else wrong["value"]
         return carry_over(train, _measured(other), wrong_labels=share)

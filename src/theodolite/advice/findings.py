@@ -55,6 +55,10 @@ NORMAL = float(ndtri((1 + _LEVEL) / 2))
 def wilson(share: float, n: int) -> tuple[float, float]:
     """The 95 % interval of a share of n examples, after Wilson.
 
+    Args:
+        share: between 0 and 1.
+        n: number of examples.
+
     Returns:
         The ends of the 95 % interval.
 
@@ -99,8 +103,12 @@ class Measured:
 
     @property
     def fit(self) -> float:
-        """What lies beyond chance."""
-        return self.value - self.chance
+        """What lies beyond chance, as a share of all that could."""
+        return self.above(self.value)
+
+    def above(self, value: float) -> float:
+        """The same of another value, such as an end of the interval."""
+        return (value - self.chance) / (1 - self.chance)
 
     @property
     def beyond_chance(self) -> bool:
@@ -183,16 +191,16 @@ def carry_over(
         ('learned', 0.967)
     """  # noqa: E501
     nan = float("nan")
-    fit, spread = train.fit, (held_out.interval[1] - held_out.interval[0]) / 2
-    little = fit < _FITTED if train.measure == "r2" else False
-    if not train.beyond_chance or fit <= spread or little:
-        return CarryOver(train, held_out, nan, nan, nan, wrong_labels)
-    share = held_out.fit / fit
-    (least, most), (fewest, largest) = train.interval, held_out.interval
-    low = share - sqrt((held_out.value - fewest) ** 2 + (share * (most - train.value)) ** 2) / fit
-    high = (
-        share + sqrt((largest - held_out.value) ** 2 + (share * (train.value - least)) ** 2) / fit
+    fit, other = train.fit, held_out.fit
+    (least, most), (fewest, largest) = (
+        [found.above(end) for end in found.interval] for found in (train, held_out)
     )
+    little = fit < _FITTED if train.measure == "r2" else False
+    if not train.beyond_chance or fit <= (largest - fewest) / 2 or little:
+        return CarryOver(train, held_out, nan, nan, nan, wrong_labels)
+    share = other / fit
+    low = share - sqrt((other - fewest) ** 2 + (share * (most - fit)) ** 2) / fit
+    high = share + sqrt((largest - other) ** 2 + (share * (fit - least)) ** 2) / fit
     return CarryOver(train, held_out, share, low, high, wrong_labels)
 
 
@@ -236,7 +244,7 @@ class HeldOutFit:
     def clear(self) -> bool:
         """Whether the interval is well away from chance."""
         low, high = self.measured.interval
-        return abs(self.measured.fit) > (CLEAR / NORMAL) * (high - low) / 2
+        return abs(self.measured.value - self.measured.chance) > (CLEAR / NORMAL) * (high - low) / 2
 
 
 @dataclass(frozen=True)

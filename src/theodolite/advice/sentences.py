@@ -39,6 +39,15 @@ def worded(finding: Any) -> Answer:
 
     Args:
         finding: any type of :mod:`theodolite.advice.findings` that ends in a sentence.
+
+    Returns:
+        The answer with text, certainty, evidence and advice.
+
+    Examples:
+        >>> from theodolite.advice.findings import Measured, carry_over
+        >>> train, test = Measured("accuracy", 1.0, 0.1, 500), Measured("accuracy", 0.97, 0.1, 300)
+        >>> worded(carry_over(train, test)).certainty
+        'clear'
     """
     match finding:
         case CarryOver():
@@ -65,7 +74,10 @@ def worded(finding: Any) -> Answer:
 
 
 def percent(share: float) -> str:
-    """A share as people say it, with a digit more next to 0 and 100 %.
+    """A share as people say it, with one more digit near 0 and 100 %.
+
+    Args:
+        share: between -1 and 1.
 
     Returns:
         Text with at most three digits and a sign of per cent.
@@ -83,6 +95,8 @@ def percent(share: float) -> str:
 
 def _interval(low: float, high: float) -> str:
     ends = [percent(min(max(end, 0.0), 1.0)) for end in (low, high)]
+    if high <= 0:
+        return "95 % interval at or below 0 %"
     if ends[0] == ends[1]:  # narrower than a digit that we print
         return f"95 % interval within 0.1 points of {ends[0]}"
     return f"95 % interval {ends[0].removesuffix(' %')} to {ends[1]}"
@@ -117,6 +131,9 @@ _VERDICTS = {
 
 def verdict_words(finding: CarryOver) -> str:
     """The verdict in a few words, for tables.
+
+    Args:
+        finding: from :func:`carry_over`.
 
     Returns:
         The words of a report.
