@@ -36,3 +36,13 @@ def test_a_record_has_the_kind_beside_the_words():
     line = "misalignment / random undefined in 2 of 2 layers (0 and 2): too few filters"
     assert found.summary().count("too few filters") == 1
     assert line in found.summary()
+
+
+def test_layers_with_different_facts_share_one_line_of_the_page(tmp_path):
+    torch.manual_seed(0)
+    x, y = torch.randn(30, 6), torch.arange(30) % 2
+    model = nn.Sequential(nn.Linear(6, 3), nn.ReLU(), nn.Linear(3, 2))  # 3 and 2 filters
+    quick = {"permutations": 0, "half_samples": 0, "seconds": None}
+    found = th.survey(model, (x, y), families=["covariance", "kernel"], options=quick)
+    page = found.to_html(tmp_path / "page.html").read_text()
+    assert "in 2 of 2 layers (0 and 2): too few filters" in page

@@ -79,7 +79,7 @@ _SHARED: Mapping[Note, str] = {
 }
 
 
-UNREADABLE = f"undefined: {_SHARED[Note.FEW_FILTERS]}"
+UNREADABLE = _SHARED[Note.FEW_FILTERS]
 
 
 class Reason(str):

@@ -51,6 +51,15 @@ class Moment:
         return unreadable_layers(self.record.contents.get("rows", []))
 
     @cached_property
+    def _notes(self) -> dict[tuple[str | None, str, str | None], str | None]:
+        warnings = self.record.contents.get("warnings", [])
+        return {(w.get("family"), w["measure"], w.get("layer")): w.get("note") for w in warnings}
+
+    def note(self, family: str, measure: str, layer: str | None) -> str | None:
+        """The kind of what is said of a number, one of :class:`Note`; None where it has none."""
+        return self._notes.get((family, measure, layer))
+
+    @cached_property
     def _curves(self) -> dict[tuple[str, str, str | None], Mapping[str, Any]]:
         curves = self.record.contents.get("curves", [])
         return {(c["family"], c["name"], c.get("layer")): c for c in curves}

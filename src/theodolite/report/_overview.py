@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from theodolite.advice.captions import count_of, quiet_reason
-from theodolite.advice.reasons import UNREADABLE
+from theodolite.advice.reasons import UNREADABLE, shared_words
 from theodolite.records import FAMILIES, Group, listed
 from theodolite.report._depth import Chart, headlines, is_shortcut
 from theodolite.report.pages import finite, plain, shown_as
@@ -108,7 +108,9 @@ def notes_of(group: Group) -> list[str]:
             for layer in group.layers:
                 row = run.last.row(family, measure, layer) or {}
                 if not finite(row.get("value")) and row.get("reason"):
-                    said.setdefault((heading, plain(str(row["reason"]))), []).append(layer)
+                    shared = shared_words(run.last.note(family, measure, layer))
+                    why = shared or plain(str(row["reason"]))
+                    said.setdefault((heading, why), []).append(layer)
         for layer in run.last.unreadable:
             said.setdefault((FAMILIES["covariance"].heading, UNREADABLE), []).append(layer)
     for (heading, why), layers in said.items():

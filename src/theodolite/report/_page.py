@@ -15,7 +15,7 @@ from theodolite.advice.captions import (
     trend_sentence,
 )
 from theodolite.advice.comparing import QUESTIONS, group_answers
-from theodolite.advice.reasons import UNREADABLE
+from theodolite.advice.reasons import UNREADABLE, shared_words
 from theodolite.records import FAMILIES, PROBES, Answer, Group, Run, RunView, groups_of, listed
 from theodolite.report._catalog import (
     STRIP,
@@ -401,14 +401,19 @@ def _about(run: RunView) -> dict[str, Any]:
     }
     facts |= {key: _words(contents.get(key) or {}) for key in ("routes", "seconds")}
     reasons = [
-        (row["measure"], str(row["reason"]), row.get("layer"))
+        (
+            row["measure"],
+            shared_words(run.last.note(row["family"], row["measure"], row.get("layer")))
+            or str(row["reason"]),
+            row.get("layer"),
+        )
         for row in contents.get("rows", [])
         if row.get("reason")
     ]
     reasons += [("relative_misalignment", UNREADABLE, name) for name in run.last.unreadable]
     said = [
-        (item.get("measure") or item.get("family") or "", str(item.get("text", "")),
-         item.get("layer"))
+        (item.get("measure") or item.get("family") or "",
+         shared_words(item.get("note")) or str(item.get("text", "")), item.get("layer"))
         for item in contents.get("warnings", [])
     ]  # fmt: skip
     warnings, undefined = (_counted(entries, run.layers) for entries in (said, reasons))
