@@ -457,8 +457,14 @@ def _held() -> dict[str, int]:
 def _hypotheses(question: str) -> str:
     rows = []
     for verdict in _verdicts(question):
-        numbers = [n for one in verdict.outcomes.values() for n in one.numbers.items()]
         decided = [] if verdict.decider is None else [decider_text(verdict.decider)]
+        first = "" if verdict.decider is None else verdict.decider.name
+        numbers = [
+            (name, value)
+            for one in verdict.outcomes.values()
+            for name, value in one.numbers.items()
+            if name != first
+        ]
         rows.append(
             {
                 "hypothesis": f"{verdict.claim.text} `{verdict.claim.id}`",
