@@ -12,7 +12,7 @@ from theodolite.cli.story import CNN, StorySettings, story_checks, tell_story
 from theodolite.errors import StudyError
 from theodolite.records import MEMORISED, load_run
 
-SMALL = StorySettings(steps=250, width=64, moments=0)
+SMALL = StorySettings(moments=0)
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ def demo(
             "--output", "-o", help="Folder for records and reports; a new one if it holds some."
         ),
     ] = Path("runs/demo"),
-    steps: Annotated[int, typer.Option(min=2, help="Training steps of each network.")] = 600,
+    steps: Annotated[int, typer.Option(min=2, help="Training steps of each network.")] = 250,
     seed: Annotated[int, typer.Option(min=0, help="Of weights, labels and batches.")] = 0,
     workers: Annotated[
         int | None,

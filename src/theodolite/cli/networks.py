@@ -59,12 +59,12 @@ def watch_network(name: str, settings: StorySettings, report: Report) -> Watched
     """
     seed = settings.seed
     data = scaled(digits(generator=torch.Generator().manual_seed(seed)), "unit_interval")
+    own = data.x_train[: settings.examples], data.y_train[: settings.examples]
+    held_out = data.x_test, data.y_test
     labels, truth = "true", None
     if name == "random labels":
-        labels, truth = "random", data.y_train
-        random = random_labels(data.y_train, torch.Generator().manual_seed(seed + 1))
-        data = data.with_labels(random)
-    own, held_out = (data.x_train, data.y_train), (data.x_test, data.y_test)
+        labels, truth = "random", own[1]
+        own = own[0], random_labels(truth, torch.Generator().manual_seed(seed + 1))
     layers = _convolutional() if name == CNN else _dense(settings.width)
     generator = torch.Generator().manual_seed(seed)
     model = initialize_(nn.Sequential(OrderedDict(layers)), generator=generator)

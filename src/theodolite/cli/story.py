@@ -33,14 +33,16 @@ class StorySettings:
 
     Args:
         steps: training steps of each network.
+        examples: that it is trained on.
         width: of the hidden layers of the dense network.
         moments: how often the networks are measured between the first and the last step.
         seed: of split, labels, weights and batches.
     """
 
-    steps: int = 600
+    steps: int = 250
+    examples: int = 500
     width: int = 256
-    moments: int = 6
+    moments: int = 4
     seed: int = 0
 
     def measured_steps(self) -> list[int]:
@@ -165,8 +167,8 @@ def _late(random: History) -> Check:
     survey, layers = random.survey(random.steps[-1]), random.layers
     first, last = (survey.estimate("cka_target", layer) for layer in (layers[0], layers[-1]))
     return Check(
-        "Random labels appear only in late layers",
-        first.z_score < _SEEN < last.z_score,
+        "Random labels appear mostly in late layers",
+        last.z_score > _SEEN and first.value < last.value / 10,
         f"CKA to labels {abs(first.value):.2f} in {layers[0]}, {last.value:.2f} in {layers[-1]} "
         "(chance 0)",
     )
