@@ -170,3 +170,19 @@ def test_covariances_of_data_that_take_long_to_read_are_of_the_probe_set(monkeyp
     contents = found.record.contents
     assert contents["data"]["n"] == contents["config"]["sizes"]["covariance"] == 20
     assert any("others left unread" in warning["text"] for warning in contents["warnings"])
+
+
+def test_a_monitor_keeps_the_time_and_the_memory_of_its_options(monkeypatch):
+    def measured(**limits):
+        monitor = th.Monitor(mlp(), blobs(600), families="kernel", options=limits)
+        return monitor.measure(0).record.contents
+
+    slow(monkeypatch, 0.3)
+    assert measured(seconds=30.0)["cut"].startswith("64 of 100 examples for kernel, to end within")
+    assert {row["n"] for row in measured(memory_limit=10**5)["rows"]} < set(range(100))
+
+
+def test_sizes_that_differ_from_the_defaults_are_named():
+    assert SurveyOptions().named_sizes == SurveyOptions.monitor().named_sizes == set()
+    assert SurveyOptions(sizes={"gradient": 50}).named_sizes == {"gradient"}
+    assert SurveyOptions.monitor(sizes={"gradient": 60}).named_sizes == {"gradient"}

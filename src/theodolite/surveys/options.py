@@ -184,7 +184,9 @@ class SurveyOptions:
     @property
     def named_sizes(self) -> frozenset[str]:
         """Families whose number of examples was chosen: no time limit changes it."""
-        return frozenset(name for name, size in self.sizes.items() if size != SIZES[name])
+        tables = (SIZES, {**SIZES, **MONITOR_SIZES})  # most sizes are left as they are
+        defaults = min(tables, key=lambda table: len(_differing(self.sizes, table)))
+        return _differing(self.sizes, defaults)
 
     def sketches(self, outputs: int) -> bool:
         """Whether tangent kernels of so many outputs are sketched."""
@@ -312,3 +314,9 @@ def group_of(options: "SurveyOptions | Mapping[str, Any] | None") -> Group:
     if isinstance(options, SurveyOptions):
         return options.group
     return (options or {}).get("group", "auto")
+
+
+def _differing(
+    sizes: Mapping[str, int | None], defaults: Mapping[str, int | None]
+) -> frozenset[str]:
+    return frozenset(name for name, size in sizes.items() if size != defaults[name])
