@@ -107,3 +107,9 @@ def test_an_example_that_the_model_does_not_take_is_the_reason():
     model = nn.Sequential(nn.Embedding(11, 4), nn.Flatten(), nn.Linear(16, 3))
     with pytest.raises(DomainError, match="kernel: IndexError: index out of range"):
         th.survey(model, (ids, torch.arange(20) % 3), families="kernel")
+
+
+def test_examples_without_a_number_are_planned_for():
+    nothing = torch.zeros(2, 0), torch.tensor([[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]])
+    found = th.survey(nn.Identity(), nothing, layers="", permutations=2)
+    assert found.record.contents["data"]["probe"] == 2

@@ -445,6 +445,7 @@ def without_answers(contents):
 
 DAMAGES = {
     "a model": (lambda c: c | {"models": [{"name": "good"}]}, "models/0/parameters is missing"),
+    "versions": (lambda c: c | {"versions": None}, "versions: expected a mapping, got None"),
     "ties": (lambda c: c | {"ties": 3}, "ties: expected a list, got 3"),
     "a tie": (lambda c: without_answers(c) | {"ties": ["x"]}, "ties: expected names of models"),
     "answers": (lambda c: c | {"answers": [{"text": ""}]}, "answers/0/question is missing"),

@@ -25,6 +25,7 @@ from theodolite.records._tables import (
     differences_text,
     frame_of,
     layer_table,
+    table_of,
     unreadable_layers,
 )
 from theodolite.records._views import Chance, Group, Moment, RunView, groups_of, spaced
@@ -82,5 +83,6 @@ __all__ = [
     "save_step",
     "shown",
     "spaced",
+    "table_of",
     "unreadable_layers",
 ]

@@ -106,7 +106,7 @@ _SURVEY = _HEAD | {
 _SCORE = {"n": _COUNT} | {
     f"{measure}{end}": _NUMBER for measure in ("error", "accuracy") for end in ("", "_low", "_high")
 }
-_TRANSFER = {
+_TRANSFER = _ANYTHING | {
     "name": _TEXT,
     "config": (dict,),
     "data": {

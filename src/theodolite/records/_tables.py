@@ -1,7 +1,7 @@
 """Runs as tables: a data frame for analysis, columns of text for the terminal."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from theodolite.records._files import Estimate, Record
@@ -11,7 +11,7 @@ from theodolite.records._words import FAMILIES, PROBES, listed
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["differences_text", "frame_of", "layer_table", "unreadable_layers"]
+__all__ = ["differences_text", "frame_of", "layer_table", "table_of", "unreadable_layers"]
 
 _TRUTH, _TRUTH_HEADING = "cka_truth", "CKA to truth"  # where true labels were given besides others
 _COLUMNS = ("layer", "family", "measure", "value", "error", "null_mean", "null_sd", "z_score")
@@ -21,11 +21,9 @@ _LAST = ("method", "n", "read_at", "reason")
 
 def frame_of(runs: Sequence[Run], *, names: bool = False) -> "pd.DataFrame":
     """One row per number: of every layer, family and measure; of every step and run if several."""
-    import pandas as pd
-
     history = any(run.is_history for run in runs)
     rows = [
-        ({"run": _encodable(run.name)} if names else {})
+        ({"run": run.name} if names else {})
         | ({"step": record.contents["step"]} if history else {})
         | _tabled(row)
         for run in runs
@@ -33,20 +31,28 @@ def frame_of(runs: Sequence[Run], *, names: bool = False) -> "pd.DataFrame":
         for row in record.contents["rows"]
     ]
     first = (["run"] if names else []) + (["step"] if history else [])
-    return pd.DataFrame(rows, columns=[*first, *_COLUMNS, *_LAST])
+    return table_of(rows, [*first, *_COLUMNS, *_LAST])
+
+
+def table_of(
+    rows: Iterable[Mapping[str, Any]], columns: Sequence[str] | None = None
+) -> "pd.DataFrame":
+    """A data frame; half of a surrogate pair, as in the name of a file, becomes an escape."""
+    import pandas as pd
+
+    encoded = [{key: _encodable(value) for key, value in row.items()} for row in rows]
+    return pd.DataFrame(encoded, columns=columns)
 
 
 def _tabled(row: Mapping[str, Any]) -> dict[str, Any]:
     keys = ("value", "error", "null_mean", "null_sd")
     numbers = Estimate(row["value"], row["error"], row["null_mean"], row["null_sd"])
     floats = {key: math.nan if row[key] is None else float(row[key]) for key in keys}
-    texts = {key: _encodable(value) for key, value in row.items() if isinstance(value, str)}
-    return {**row, **texts, **floats, "z_score": numbers.z_score}
+    return {**row, **floats, "z_score": numbers.z_score}
 
 
-def _encodable(text: str) -> str:
-    """Half of a surrogate pair, as in the name of a file, becomes an escape: tables are UTF-8."""
-    return text.encode(errors="backslashreplace").decode()
+def _encodable(value: Any) -> Any:
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
 def layer_table(

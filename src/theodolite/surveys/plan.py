@@ -103,7 +103,7 @@ class SurveyPlan:
                 f" got {limit:,}; choose fewer examples (sizes=) or layers"
             )
         wanted = options.batch_size or _BATCHES.get(_place(probe).type, 256)
-        batch = max(1, min(wanted, free // (_STAYING * single)))
+        batch = max(1, min(wanted, free // max(1, _STAYING * single)))
         most = _most_examples(options, layout, probe, free // _STAYING)
         sizes, notes = dict(options.sizes), {}
         plan = replace(self, sizes=sizes, details=self.details and options.details)

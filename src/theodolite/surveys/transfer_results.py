@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from theodolite.errors import UnknownNameError
-from theodolite.records import Answer, Record, Run
+from theodolite.records import Answer, Record, Run, table_of
 from theodolite.surveys.results import digest_mark, saved
 
 if TYPE_CHECKING:
@@ -113,18 +113,14 @@ class Transfer:
         Raises:
             UnknownNameError: If there is no such model.
         """
-        import pandas as pd
-
-        return pd.DataFrame(self._model(name)[1]["layers"])
+        return table_of(self._model(name)[1]["layers"])
 
     def to_frame(self) -> "pd.DataFrame":
         """One row per model, best first; those that could not be measured come last."""
-        import pandas as pd
-
         models = self.record.contents["models"]
         rows = [_row(i, m, tie=m["name"] in self.ties) for i, m in enumerate(models, 1)]
         rows += [{"model": name, "problem": why} for name, why in self.problems.items()]
-        return pd.DataFrame(rows, columns=[*_row(1, models[0]), "problem"])
+        return table_of(rows, [*_row(1, models[0]), "problem"])
 
     def summary(self) -> str:
         """Which model, which layer, how many labels; the ranking; what to beware of."""
