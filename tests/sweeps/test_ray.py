@@ -131,6 +131,16 @@ def test_a_cluster_of_this_process_writes_no_token_into_the_home_folder(tmp_path
     monkeypatch.delenv("RAY_AUTH_TOKEN")
 
 
+def test_a_cluster_that_does_not_start_is_said_so(monkeypatch):
+    def fail(**_options):
+        raise Exception("the node timed out")
+
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setattr(ray, "init", fail)
+    with pytest.raises(StudyError, match=r"Ray does not start .*timed out.*--engine processes"):
+        run_on_ray(Write("nowhere"), [1], quiet, resources=RayResources(), report=quiet)
+
+
 def test_workers_need_no_ray(tmp_path, monkeypatch):
     """Processes serve where Ray is not installed."""
     monkeypatch.setitem(sys.modules, "ray", None)

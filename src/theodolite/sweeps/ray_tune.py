@@ -158,7 +158,7 @@ class _Collector:
             while not self._ended.wait(_POLL):
                 self._collect()
             self._collect()
-        except Exception as error:  # told to the caller when the trials end
+        except Exception as error:  # raised when the trials end
             self._error = error
 
     def _collect(self) -> None:
@@ -194,7 +194,7 @@ def _connected(resources: RayResources) -> Iterator[None]:
             ray.init(num_cpus=cores, include_dashboard=False, **quiet)
         else:
             ray.init(address=resources.address, **quiet)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except Exception as error:  # Ray raises plain ones, such as that a node timed out
         raise _no_cluster(resources.address, error) from error
     try:
         yield
@@ -221,6 +221,11 @@ def _require_answer(address: str) -> None:
 
 
 def _no_cluster(address: str | None, error: Exception) -> StudyError:
+    if address is None:
+        return StudyError(
+            f"Ray does not start on this machine ({error}); run it again, or use processes "
+            "(--engine processes, or workers= in place of ray=)"
+        )
     return StudyError(
         f"no Ray cluster at {address!r} ({error}); start one with 'ray start --head' and give its "
         "address, or leave --address out to run on this machine"
