@@ -25,16 +25,15 @@ def main() -> int:
     warnings.simplefilter("ignore")
     found: dict[str, Counter[str]] = {}
     failures = 0
+    finish, kinds = time.monotonic() + options.seconds, list(options.only or KINDS)
     with tempfile.TemporaryDirectory() as folder:
-        for kind in options.only or KINDS:
-            # A kind gets its share of the time that is left, and leaves what it does not need.
+        for index, kind in enumerate(kinds):
+            # A kind gets an equal share of the time that is left.
             found[kind] = Counter()
-            left = list(options.only or KINDS).index(kind)
-            share = options.seconds / len(options.only or KINDS)
-            ends = time.monotonic() + share
+            ends = time.monotonic() + (finish - time.monotonic()) / (len(kinds) - index)
             seed = options.seed
             while time.monotonic() < ends and sum(found[kind].values()) != options.cases:
-                place = Path(folder) / f"{left}-{seed}"
+                place = Path(folder) / f"{kind}-{seed}"
                 try:
                     found[kind][KINDS[kind](random.Random(seed), place)] += 1
                 except Exception:

@@ -126,8 +126,8 @@ def _save(run: Run, folder: Path, steps: list[Any], arrays: list[Any]) -> None:
     records = tuple(Record(c, a) for c, a in zip(steps, arrays, strict=True))
     head = run.head if run.is_history else records[0]
     if run.is_history and not all(isinstance(c.get("step"), int) for c in steps):
-        raise_from = [dict(c) | {"step": i} for i, c in enumerate(steps)]
-        records = tuple(Record(c, a) for c, a in zip(raise_from, arrays, strict=True))
+        numbered = [dict(c) | {"step": i} for i, c in enumerate(steps)]
+        records = tuple(Record(c, a) for c, a in zip(numbered, arrays, strict=True))
     if not run.is_history and head.contents.get("kind") == "history":
         head = Record(dict(head.contents) | {"kind": "survey"}, head.arrays)
     try:
