@@ -1,7 +1,5 @@
 """Private parts of spec 1's studies against plain loops, and loaders of data that is not here."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -19,7 +17,6 @@ from theodolite_papers.imani2022._sources import (
     image_sources,
 )
 from theodolite_papers.imani2022.fig16_table1 import OfficeDomains, office_domains
-from theodolite_papers.lab.models import T2TViT
 from theodolite_papers.lab.models.published import published_network
 from theodolite_papers.ledger import Trial
 
@@ -143,35 +140,28 @@ def made_imagenet(tmp_path, monkeypatch):
                    peak=255)  # fmt: skip
 
 
-@pytest.mark.parametrize("network", ["resnet18", "t2t_vit_14"])
-def test_imagenet_halves_from_a_folder(tmp_path, made_imagenet, network, monkeypatch):
-    slim = replace(NETWORKS["t2t_vit_14"], build=lambda classes, size, _generator: T2TViT(
-        classes, width=24, depth=14, heads=2, hidden=24, image_size=size))  # fmt: skip
-    monkeypatch.setitem(NETWORKS, "t2t_vit_14", slim)
+def test_imagenet_halves_from_a_folder(tmp_path, made_imagenet):
     split = ImageNetSplit(per_class=5, size=32, epochs=1, fine_tuning_epochs=1, batch_size=40,
                           examples=20)  # fmt: skip
     (tmp_path / "imagenet" / "natural.txt").write_text("dog\ncat\n")
-    found = image_sources(split, Trial(0), network, bias=True, targets=made_imagenet)
+    found = image_sources(split, Trial(0), bias=True, targets=made_imagenet)
     assert found.curves.shape[:2] == found.areas.shape == (2, 4)
     assert found.curves.abs().max() > 0
     assert all(0 <= value <= 1 for value in found.results.values())
     assert len(found.results) == 4
 
 
-def test_imagenet_asks_for_its_halves_and_knows_two_networks(made_imagenet):
+def test_imagenet_asks_for_its_halves_and_knows_its_network(made_imagenet):
     split = ImageNetSplit(per_class=5, size=32)
     with pytest.raises(DataError, match=r"natural\.txt"):
         image_sources(split, Trial(0), bias=True, targets=made_imagenet)
-    with pytest.raises(UnknownNameError, match="did you mean one of 't2t_vit_14'"):
-        image_sources(split, Trial(0), "t2t", bias=True, targets=made_imagenet)
+    with pytest.raises(UnknownNameError, match="did you mean one of 'resnet18'"):
+        image_sources(split, Trial(0), "resnet", bias=True, targets=made_imagenet)
 
 
-@pytest.mark.parametrize(
-    ("name", "trained"), [("resnet18", (40, 1024, 0.1)), ("t2t_vit_14", (30, 256, 0.01))]
-)
-def test_the_published_training_of_either_network(name, trained):
-    kind = NETWORKS[name]
-    assert (kind.epochs, kind.batch_size, kind.rate) == trained
+def test_the_published_training():
+    kind = NETWORKS["resnet18"]
+    assert (kind.epochs, kind.batch_size, kind.rate) == (40, 1024, 0.1)
     layers = dict(kind.build(449, 32, torch.Generator()).named_modules())
     assert set(kind.layers) <= set(layers)
     assert list(layers).index(kind.layers[0]) < list(layers).index(kind.layers[3])

@@ -27,7 +27,7 @@ from theodolite_papers.lab.data import (
     one_vs_one_tasks,
     related_tasks,
 )
-from theodolite_papers.lab.models import resnet18, t2t_vit_14
+from theodolite_papers.lab.models import resnet18
 from theodolite_papers.lab.training import Augmentation, Recipe, accuracy, train, train_ensemble
 from theodolite_papers.ledger import Trial
 
@@ -130,15 +130,11 @@ class ImageNetwork:
     rate: float
 
 
-# The outputs of the last four blocks; the last one of a ResNet after the global pooling.
+# The outputs of the last four blocks; the last one after the global pooling.
 NETWORKS = {
     "resnet18": ImageNetwork(
         lambda classes, _size, g: resnet18(classes, stem="imagenet", generator=g),
         ("stages.2.0", "stages.2.1", "stages.3.0", "flatten"), "flatten", 40, 1024, 0.1,
-    ),
-    "t2t_vit_14": ImageNetwork(
-        lambda classes, size, g: t2t_vit_14(classes, image_size=size, generator=g),
-        ("blocks.10", "blocks.11", "blocks.12", "blocks.13"), "cls", 30, 256, 0.01,
     ),
 }  # fmt: skip
 

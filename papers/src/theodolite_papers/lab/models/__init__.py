@@ -27,7 +27,6 @@ from theodolite_papers.lab.models.residual import (
     resnet50,
     wide_resnet,
 )
-from theodolite_papers.lab.models.t2t import T2TViT, t2t_vit_14
 
 __all__ = [
     "DenseNet",
@@ -37,7 +36,6 @@ __all__ = [
     "PreActivationNet",
     "ResNet",
     "Sin",
-    "T2TViT",
     "conv_net",
     "densenet121",
     "efficientnet_lite0",
@@ -52,7 +50,6 @@ __all__ = [
     "simple_cnn",
     "simple_cnn_pooled",
     "strided_cnn",
-    "t2t_vit_14",
     "vgg16",
     "vgg19",
     "wide_resnet",

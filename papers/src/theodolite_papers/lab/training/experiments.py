@@ -51,7 +51,6 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "simple_cnn": models.simple_cnn,
     "simple_cnn_pooled": models.simple_cnn_pooled,
     "strided_cnn": models.strided_cnn,
-    "t2t_vit_14": models.t2t_vit_14,
     "vgg16": models.vgg16,
     "vgg19": models.vgg19,
     "wide_resnet": models.wide_resnet,
