@@ -1,6 +1,8 @@
 """Routes, memory plans and products: the parts of the engine that decide and multiply."""
 
+import ctypes
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -85,12 +87,32 @@ def test_a_plan_that_cannot_fit_is_refused():
     model, x = deep()
     with untouched(model):
         engine, _ = engine_of(model, x, memory_limit=1000)
-        with pytest.raises(MemoryLimitError, match="GiB") as told:
+        with pytest.raises(MemoryLimitError, match=r"[GM]iB") as told:
             engine.plan(12, 12, True, 2)
         assert "batch_size" not in str(told.value)
         engine, _ = engine_of(model, x, memory_limit=1000, batch_size=6)
         with pytest.raises(MemoryLimitError, match="a batch_size below 6, outputs='trace'"):
             engine.plan(12, 12, True, 2)
+
+
+def resident(key):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads the peak of Linux")
+@pytest.mark.parametrize("outputs", ["full", "trace"])
+def test_the_measured_peak_stays_below_the_limit(outputs):
+    torch.manual_seed(0)
+    convolutions = [nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1)]
+    model = nn.Sequential(*convolutions, nn.ReLU(), nn.Flatten(), nn.Linear(2048, 10))
+    x, limit = torch.randn(64, 3, 16, 16), 40_000_000
+    tangent_kernels(model, x, outputs=outputs)
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    before = resident("VmRSS")
+    tangent_kernels(model, x, outputs=outputs, memory_limit=limit)
+    assert resident("VmHWM") - before < 1.2 * limit
 
 
 def test_runs_have_about_equal_sizes():

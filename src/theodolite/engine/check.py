@@ -645,11 +645,15 @@ def _compare_block(
         if left is not right:
             second = company_gradients(recorder, replace(right, seeds=seeds[1]))
         squares.append({name: _norm(gradient).square() for name, gradient in first.items()})
+        products = squares[-1]
+        if left is not right:
+            pairs = {name: (first[name], second[name]) for name in first if name in second}
+            products = {
+                name: a.flatten().double() @ b.flatten().double() for name, (a, b) in pairs.items()
+            }
         for layer, names in owned.items():
-            for name in names:
-                if name in first and name in second:
-                    product = first[name].flatten().double() @ second[name].flatten().double()
-                    wanted[layer] = wanted[layer] + product if layer in wanted else product
+            for product in (products[name] for name in names if name in products):
+                wanted[layer] = wanted[layer] + product if layer in wanted else product
     _compare_groups(recorder, left, squares)
     u, v = (side.seeds[side.places] for side in (left, right))
     u, v = (u.flatten(), v.flatten()) if mode == "full" else (u[:, 0], v[:, 0])
@@ -935,7 +939,16 @@ def require_alone(
             if can_run_alone(error):
                 return
             raise
-        alone = torch.cat([outputs(batch.take(slice(k, k + 1))) for k in range(len(batch))])
+        try:
+            alone = torch.cat([outputs(batch.take(slice(k, k + 1))) for k in range(len(batch))])
+        except Exception as error:
+            if isinstance(error, TheodoliteError) or not can_run_alone(error):
+                raise
+            raise CaptureError(
+                f"model: expected to take one example, got {type(error).__name__} where it takes "
+                f"{len(batch)}: {str(error).splitlines()[0]}; use a part of the model that takes "
+                "any number of examples"
+            ) from error
         compared = Comparison()
         compared.add_rows("outputs", alone, together)
         found = compared.first_above(watch.rounding.tolerance())

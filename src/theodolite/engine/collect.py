@@ -44,8 +44,6 @@ __all__ = [
 
 Gradients = tuple[Tensor | None, ...]
 
-_WAITING_BYTES = 2**26  # output gradients that wait to be turned into gradients
-
 
 @dataclass(frozen=True)
 class BlockSizes:
@@ -55,6 +53,7 @@ class BlockSizes:
     outputs: int
     dtype: torch.dtype
     device: torch.device
+    waiting_bytes: int = 2**26  # output gradients that wait to be turned into gradients
 
     def zeros(self, *shape: int) -> Tensor:
         """A tensor of zeros with one row per example."""
@@ -256,7 +255,8 @@ class OuterCollector(_PositionCollector):
         if self._waiting is None:
             n, C, T = output_grads.shape
             size = n * C * T * self.sizes.dtype.itemsize
-            count = max(1, min(self.sizes.outputs - output, _WAITING_BYTES // max(1, size)))
+            waiting = self.sizes.waiting_bytes // max(1, size)
+            count = max(1, min(self.sizes.outputs - output, waiting))
             self._first = output
             if count == 1:  # large ones do not wait: no copy is made of them
                 self._waiting = self._own(output_grads.unsqueeze(1))
@@ -380,7 +380,8 @@ class DenseCollector(Collector):
         for use, given in zip(self._uses, gradients, strict=True):
             if all(gradient is None for gradient in given):
                 continue
-            rows = use_gradients(use, given, self._parameter, self.group.direct)
+            limit = self.sizes.waiting_bytes
+            rows = use_gradients(use, given, self._parameter, self.group.direct, limit)
             rows = rows.reshape(len(rows), -1)  # scalars too
             self._space(rows.shape[1])[self._rows, output] += rows.to(self.sizes.dtype)
 
@@ -476,11 +477,12 @@ def collector_of(plan: GroupPlan, sizes: BlockSizes, parameter: Tensor) -> Colle
     return DenseCollector(group, sizes, parameter)
 
 
-_PULLED_BYTES = 2**26  # gradients that are pulled back at a time
-
-
 def use_gradients(
-    use: Use, given: tuple[Tensor | None, ...], parameter: Tensor, direct: bool
+    use: Use,
+    given: tuple[Tensor | None, ...],
+    parameter: Tensor,
+    direct: bool,
+    limit: int = 2**26,
 ) -> Float[Tensor, "n ..."]:
     """Gradients of every example at one use of a parameter.
 
@@ -490,6 +492,7 @@ def use_gradients(
         parameter: The parameter.
         direct: Whether gradients of the tensor that was used will do; otherwise they are pulled
             back to the parameter that it was made of.
+        limit: Bytes that are pulled back at a time.
     """
     origin, structure = use.origin, use.structure
     device = next(gradient.device for gradient in given if gradient is not None)
@@ -506,7 +509,7 @@ def use_gradients(
     rows = rows.reshape(len(rows), *origin.tensor.shape)
     if direct:
         return scaled(rows, origin.scale)
-    size = max(1, _PULLED_BYTES // max(1, rows[0].numel() * rows.element_size()))
+    size = max(1, limit // max(1, rows[0].numel() * rows.element_size()))
     return torch.cat([pull_back(origin, parameter, part) for part in torch.split(rows, size)])
 
 

@@ -228,7 +228,9 @@ class KernelEngine:
             weights: One number per example of the block and output.
         """
         count = block.rows.stop - block.rows.start
-        sizes = BlockSizes(count, self.outputs, self.dtype, self.device)
+        sizes = BlockSizes(
+            count, self.outputs, self.dtype, self.device, min(2**26, 2 * plan.tile_bytes)
+        )
         if self.one_by_one is not None:
             return self._collect_one_by_one(block, plan, sizes, weights)
         parameters = self.recorder.ownership.parameters
@@ -419,7 +421,8 @@ def _outputs_per_pass(plan: Plan, run: ForwardRun) -> int:
     n, count = run.outputs.shape
     if plan.outputs_per_pass is not None:
         return min(count, plan.outputs_per_pass)
-    limit = _FEW_BYTES.get(run.outputs.device.type, 0)
+    # Gradients of all outputs, those on the way to them, and the copies that are kept.
+    limit = min(_FEW_BYTES.get(run.outputs.device.type, 0), plan.spare_bytes // 3)
     if 0 < run.output_grad_bytes <= limit:
         return count
     if run.outputs.device.type != "cuda" or run.output_grad_bytes == 0 or n > _FILLING_EXAMPLES:

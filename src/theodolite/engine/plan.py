@@ -239,7 +239,6 @@ def choose_route(problem: ContractionSizes) -> Route:
     return min(predicted, key=lambda route: predicted[route])
 
 
-_GIB = 2**30
 _TILE_BYTES = {"cpu": 2**25, "cuda": 2**31}
 _FILLING = 16  # examples that a pass on a GPU has at least, if there are enough free bytes
 _PASS_BYTES = {"cpu": 2**28, "cuda": 9 * 2**29}
@@ -308,6 +307,7 @@ class Plan:
         block: Examples whose factors are kept at a time.
         tile_bytes: Size of intermediate results.
         predicted_bytes: Predicted peak, beside the model itself.
+        spare_bytes: What the limit leaves beside that.
         outputs_per_pass: Outputs that go through one backward pass; None to choose.
     """
 
@@ -317,6 +317,7 @@ class Plan:
     block: int
     tile_bytes: int
     predicted_bytes: int
+    spare_bytes: int
     outputs_per_pass: int | None = None
 
 
@@ -359,9 +360,17 @@ def make_plan(
     tile = options.tile_bytes or min(largest, limit // 8)
     graph = 2 * single_run.result_bytes  # activations, and gradients of about the same size
     fixed = sizes.kernels * sizes.kernel_bytes + 2 * tile
+    if options.memory_limit:  # what libraries take for themselves
+        fixed += limit // 10
+    checked = 0
+    if options.check:  # two more backward passes, and gradients of some examples by plain autograd
+        checked = 2 * single_run.result_bytes
+        fixed += 3 * sum(p.numel() * p.element_size() for p in ownership.parameters.values())
     examples = sizes.left if sizes.symmetric else sizes.left + sizes.right
     longest = max(sizes.left, sizes.right)
-    batch_size = pass_size(options, longest, sizes.device, graph, max(0, limit - fixed))
+    free = max(0, limit - fixed) * graph // max(1, graph + checked)
+    batch_size = pass_size(options, longest, sizes.device, graph, free)
+    graph += checked
     block = max(sizes.left, sizes.right)
     needed = fixed + batch_size * graph + examples * kept
     if needed > limit:
@@ -377,6 +386,7 @@ def make_plan(
         block,
         tile,
         needed,
+        limit - needed,
         options.outputs_per_pass,
     )
 
@@ -403,16 +413,20 @@ def pass_size(
     return -(-examples // passes)  # passes of equal size
 
 
+def _size(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB" if count >= 2**29 else f"{count / 2**20:.1f} MiB"
+
+
 def _refusal(
     sizes: KernelSizes, limit: int, fixed: int, per_example: int, batch_size: int | None
 ) -> str:
     kernels = sizes.kernels * sizes.kernel_bytes
     passes = "" if batch_size in (None, 1) else f"a batch_size below {batch_size}, "
     return (
-        f"memory: expected to stay below {limit / _GIB:.2f} GiB, but {sizes.kernels} kernels of "
+        f"memory: expected to stay below {_size(limit)}, but {sizes.kernels} kernels of "
         f"{kernel_shape(sizes.mode, sizes.left, sizes.right, sizes.outputs)} take "
-        f"{kernels / _GIB:.2f} GiB, intermediate results {(fixed - kernels) / _GIB:.2f} GiB and a "
-        f"single example {per_example / _GIB:.3f} GiB; pass fewer examples or layers, "
+        f"{_size(kernels)}, intermediate results {_size(fixed - kernels)} and a single example "
+        f"{_size(per_example)}; pass fewer examples or layers, "
         f"{passes}outputs='trace', or a larger memory_limit; tangent_alignments needs no kernel at "
         "all"
     )

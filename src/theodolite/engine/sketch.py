@@ -36,6 +36,7 @@ from theodolite.engine.batches import Batch, even_spans, spans
 from theodolite.engine.calls import Outer
 from theodolite.engine.check import (
     Asked,
+    Check,
     Checked,
     add_gradients,
     compare_forms,
@@ -152,6 +153,7 @@ def tangent_alignments(
     batch_size: int | None = None,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
+    check: Check = True,
     generator: torch.Generator | None = None,
     processes: Processes = ALONE,
 ) -> TangentAlignments:
@@ -186,6 +188,7 @@ def tangent_alignments(
         batch_size: Examples per forward pass; None to choose.
         dtype: Dtype of products; None for that of the outputs.
         device: Where the inputs should lie; None for that of the parameters.
+        check: See :func:`tangent_kernels`; a sketch asks about its first examples.
         generator: Source of the random vectors; None for a fixed seed.
         processes: That have the same model, inputs and random vectors, and share the work of the
             sketch.
@@ -218,6 +221,7 @@ def tangent_alignments(
         dtype=dtype,
         memory_limit=size_in_bytes(memory_limit),
         batch_size=batch_size,
+        check=check,
     )
 
     def compute(
