@@ -133,6 +133,12 @@ def noisy(m: Any, x: Tensor) -> Tensor:
     return m.head(torch.tanh(m.inner(x)) + 0.1 * torch.randn(len(x), WIDTH).to(x))
 
 
+def seeded_noise(m: Any, x: Tensor) -> Tensor:
+    draws = torch.Generator().manual_seed(0)
+    noise = torch.randn(len(x), WIDTH, generator=draws).to(x)
+    return m.head(torch.tanh(m.inner(x)) + 0.3 * noise)
+
+
 def numpy_noise(m: Any, x: Tensor) -> Tensor:
     import numpy as np
 
@@ -336,6 +342,23 @@ MIXING = [
         simple(grows, calls=lambda: 0, **MIX),
         expected=refused("pass to pass"),
         options=LATER,
+    ),
+    net(
+        "writes to its inputs",
+        simple(lambda m, x: m.head(torch.tanh(m.inner(x.mul_(0.9)))), **MIX),
+        expected=refused("pass to pass"),
+    ),
+    net("noise by the place in the batch", simple(seeded_noise, **MIX), expected=COMPANY),
+    net(
+        "first token of the next example",
+        simple(
+            lambda m, x: m.head(
+                m.inner(torch.cat([x.flatten(0, 1)[1:], x.new_zeros(1, WIDTH)]).view_as(x)).mean(1)
+            ),
+            **MIX,
+        ),
+        ragged,
+        expected=COMPANY,
     ),
     net("a memory of earlier batches", _Memory, expected=refused("pass to pass")),
     net(

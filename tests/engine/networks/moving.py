@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from tests.engine import hostile
 from tests.engine.networks.case import (
@@ -17,6 +18,7 @@ from tests.engine.networks.case import (
     scripted,
     tokens,
     vectors,
+    words,
 )
 from tests.engine.networks.ordinary import head, linear, net, simple, weight
 
@@ -135,6 +137,34 @@ class _Quantised(nn.Module):
         levels = (hidden / step).clamp(-8, 7)
         rounded = levels + (levels.round() - levels).detach()
         return self.head(rounded * step)
+
+
+def convolves_examples(m: Any, x: Tensor) -> Tensor:
+    """Neighbours have no weight in the outputs, and one in the gradients."""
+    rows = torch.tanh(m.inner(x)).T[None]
+    return m.head(functional.conv1d(rows, m.filters, padding=1, groups=WIDTH)[0].T)
+
+
+def gated_mean(m: Any, x: Tensor) -> Tensor:
+    hidden = torch.tanh(m.inner(x))
+    return m.head(hidden + m.gate * hidden.mean(0))
+
+
+def hooked(change: Any) -> Any:
+    """Gradients on their way back are changed."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        hidden = torch.tanh(m.inner(x))
+        if hidden.requires_grad:
+            hidden.register_hook(change)
+        return m.head(hidden)
+
+    return forward
+
+
+def bags(m: Any, x: Tensor) -> Tensor:
+    offsets = torch.arange(0, x.numel(), x.shape[1])
+    return m.head(torch.tanh(m.table(x.flatten(), offsets)))
 
 
 class _GradientPerBatch(torch.autograd.Function):
@@ -312,6 +342,42 @@ MOVING = [
             inner=linear(),
             head=head,
         ),
+        expected=ONE_BY_ONE,
+        others=FEATURES_BATCHED,
+    ),
+    net(
+        "convolution over examples, side weights zero",
+        simple(
+            convolves_examples,
+            inner=linear(),
+            head=head,
+            filters=lambda: nn.Parameter(torch.tensor([[[0.0, 1.0, 0.0]]]).repeat(WIDTH, 1, 1)),
+        ),
+        expected=ONE_BY_ONE,
+        others=FEATURES_BATCHED,
+    ),
+    net(
+        "mean of the batch behind a gate of zero",
+        simple(gated_mean, inner=linear(), head=head, gate=lambda: nn.Parameter(torch.zeros(()))),
+        expected=ONE_BY_ONE,
+        others=FEATURES_BATCHED,
+    ),
+    net(
+        "hook that centres gradients",
+        simple(hooked(lambda g: g - g.mean(0)), inner=linear(), head=head),
+        expected=ONE_BY_ONE,
+        others=FEATURES_BATCHED,
+    ),
+    net(
+        "hook that clamps gradients",
+        simple(hooked(lambda g: g.clamp(-0.05, 0.05)), inner=linear(), head=head),
+        expected=ONE_BY_ONE,
+        others=FEATURES_BATCHED,
+    ),
+    net(
+        "bags of all examples by offsets",
+        simple(bags, table=lambda: nn.EmbeddingBag(7, WIDTH, mode="sum"), head=head),
+        words(),
         expected=ONE_BY_ONE,
         others=FEATURES_BATCHED,
     ),

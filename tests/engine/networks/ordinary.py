@@ -266,6 +266,12 @@ def fitted_targets() -> Tensor:
         return model(x) + noise
 
 
+def normalises_weights(m: Any, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        m.inner.weight.div_(m.inner.weight.norm())
+    return m.head(torch.tanh(m.inner(x)))
+
+
 def squared(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs - targets).square().sum(1)
 
@@ -669,6 +675,65 @@ ORDINARY = [
             head=linear(WIDTH, 1),
         ),
         options={"classes": 2},
+    ),
+    net(
+        "as many examples as features",
+        simple(lambda m, x: m.head(torch.tanh(m.inner(x))), inner=linear(), head=linear()),
+        vectors(WIDTH),
+        options={"classes": WIDTH},
+    ),
+    net(
+        "as many examples as tokens and channels",
+        simple(mixer, tokens=linear(), channels=linear(), head=linear()),
+        tokens(WIDTH, WIDTH),
+        options={"classes": WIDTH},
+    ),
+    net(
+        "as many images as channels and pixels",
+        simple(
+            lambda m, x: m.head(torch.tanh(m.conv(x)).flatten(1)),
+            conv=lambda: nn.Conv2d(WIDTH, WIDTH, 3, padding=1),
+            head=lambda: head(WIDTH**3),
+        ),
+        images(WIDTH, WIDTH, WIDTH),
+    ),
+    net(
+        "matrix exponential",
+        simple(
+            lambda m, x: m.head(torch.tanh(x @ torch.matrix_exp(m.skew - m.skew.T))),
+            skew=weight(WIDTH, WIDTH),
+            head=head,
+        ),
+    ),
+    net(
+        "Kronecker product of weights",
+        simple(
+            lambda m, x: m.head(torch.tanh(functional.linear(x, torch.kron(m.left, m.right)))),
+            left=weight(2, 2),
+            right=weight(2, 2),
+            head=head,
+        ),
+    ),
+    net(
+        "mixture of weights",
+        simple(
+            lambda m, x: m.head(torch.einsum("ni,k,kij->nj", x, m.share.softmax(0), m.kernels)),
+            share=weight(3),
+            kernels=weight(3, WIDTH, WIDTH),
+            head=head,
+        ),
+    ),
+    net(
+        "weights by the sign of an input",
+        simple(
+            lambda m, x: m.head(torch.bmm(m.kernels[(x[:, 0] > 0).long()], x[:, :, None])[..., 0]),
+            kernels=weight(2, WIDTH, WIDTH),
+            head=head,
+        ),
+    ),
+    net(
+        "normalises its weights in place",
+        simple(normalises_weights, inner=linear(), head=head),
     ),
     net(
         "NTK scale",
