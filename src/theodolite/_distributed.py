@@ -45,7 +45,7 @@ class Processes:
         if group is not None:
             self.rank = torch.distributed.get_rank(group)
             self.size = torch.distributed.get_world_size(group)
-        self.alone = self.size == 1  # nobody to exchange anything with
+        self.alone = self.size == 1  # a single process exchanges nothing
 
     @classmethod
     def of(cls, group: Group = "auto") -> "Processes":

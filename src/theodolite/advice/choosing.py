@@ -54,6 +54,9 @@ class Candidate:
 def ranked(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Best first; models without a number come last, in the order given.
 
+    Args:
+        candidates: in any order.
+
     Returns:
         The candidates, smallest leave-one-out error first.
 
@@ -69,6 +72,9 @@ def tied(candidates: Sequence[Candidate]) -> list[str]:
     """Models whose errors do not differ from the best one's beyond chance, best first.
 
     Empty if no model ties with the best, or if errors of single examples are unknown.
+
+    Args:
+        candidates: in any order.
 
     Returns:
         Names of the best candidate and of those that tie with it.
@@ -178,6 +184,18 @@ def transfer_answers(contents: Mapping[str, Any], arrays: Mapping[str, np.ndarra
     Args:
         contents: of the record of a ranking; docs/records.md has the layout.
         arrays: of the same record.
+
+    Returns:
+        One answer for each question that the record can answer.
+
+    Examples:
+        >>> import torch
+        >>> from theodolite import transfer
+        >>> x = torch.randn(60, 6, generator=torch.Generator().manual_seed(0))
+        >>> net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> record = transfer({"net": net}, (x, (x[:, 0] > 0).long())).record
+        >>> [answer.question for answer in transfer_answers(record.contents, record.arrays)]
+        ['model', 'layer', 'labels']
     """
     models, data = contents["models"], contents["data"]
     classes = models[0]["forecast"]["measure"] == "accuracy"

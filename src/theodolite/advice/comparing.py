@@ -40,6 +40,17 @@ def run_answers(runs: Sequence[Run], step: int | None = None) -> list[Answer]:
     Args:
         runs: surveys or histories with at least one step; those with the same layers are compared.
         step: the training step; the latest sentence up to it counts.
+
+    Returns:
+        The answers that a report prints.
+
+    Examples:
+        >>> import torch
+        >>> from theodolite import survey_features
+        >>> x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+        >>> found = survey_features({"layer": x}, torch.arange(40) % 2)
+        >>> [(answer.question, answer.certainty) for answer in run_answers([found.run])]
+        [('layer', 'undecided')]
     """
     return [a for group in groups_of(runs, most_steps=200) for a in group_answers(group, step)]
 

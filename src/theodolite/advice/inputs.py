@@ -132,6 +132,9 @@ ZOO = Calibration(
 def judge_inputs(evidence: FitEvidence) -> InputFinding:
     """What the inputs predict of a classifier's fit, by the rule of the calibration.
 
+    Args:
+        evidence: accuracies of the network, and of predictions from the raw inputs.
+
     Returns:
         What the inputs predict of the fit.
 

@@ -17,7 +17,7 @@ __all__ = ["app", "main"]
 
 _EPILOG = (
     "Exit codes: 0 done, 1 an error inside theodolite, 2 something to correct in the command, "
-    "the model or the data, 130 stopped by Ctrl-C."
+    "the model or the data, 3 a condition of --fail-on holds, 130 stopped by Ctrl-C."
 )
 _GROUP = "theodolite.commands"  # entry points: name -> function that adds it to an application
 _PACKAGE = "theodolite-papers"

@@ -65,7 +65,7 @@ def survey(  # one parameter per option is how typer reads a command
         bool,
         typer.Option(
             "--held-out",
-            help="Ask the model about the test split too: what is learned, what is memorised.",
+            help="Also measure the test split, which decides between learned and memorised.",
         ),
     ] = False,
     truth: Annotated[
@@ -113,17 +113,17 @@ def survey(  # one parameter per option is how typer reads a command
     ] = None,
     examples: Annotated[
         int | None,
-        typer.Option(min=2, help="Use at most so many examples; some families use fewer."),
+        typer.Option(min=2, help="Largest number of examples; some families use fewer."),
     ] = None,
     permutations: Annotated[
-        int, typer.Option(min=0, help="Of the labels, behind every chance level.")
+        int, typer.Option(min=0, help="Number of label permutations for chance levels.")
     ] = 20,
     seconds: Annotated[
         float,
-        typer.Option(min=0, help="Time to keep: families take fewer examples. 0 for no limit."),
+        typer.Option(min=0, help="Time limit; families then use fewer examples. 0 for no limit."),
     ] = 30.0,
     memory_limit: Annotated[
-        str | None, typer.Option(help="E.g. 4GB; planned runs beyond it are refused.")
+        str | None, typer.Option(help="E.g. 4GB; larger runs are refused before they start.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. [default: the best]")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of weights, data and permutations.")] = 0,
@@ -140,7 +140,7 @@ def survey(  # one parameter per option is how typer reads a command
         typer.Option(
             "--output",
             "-o",
-            help="Folder, or its name with a number where it holds a run. "
+            help="Folder to write; a number is added to the name if it holds a run. "
             "[default: runs/MODEL-DATA]",
         ),
     ] = None,
@@ -155,7 +155,7 @@ def survey(  # one parameter per option is how typer reads a command
         typer.Option(
             "--fail-on",
             metavar="memorising|undecided",
-            help="Exit with code 3 if the answer is that; may be repeated.",
+            help="Exit with code 3 if the first answer says this; may be repeated.",
         ),
     ] = None,
 ) -> None:

@@ -68,15 +68,18 @@ def transfer(  # one parameter per option is how typer reads a command
     ] = "auto",
     flatten: Annotated[bool, typer.Option(help="Pass every example as one vector.")] = False,
     image_size: Annotated[
-        int | None, typer.Option(min=1, metavar="SIDE", help="Resize images to so many pixels.")
+        int | None,
+        typer.Option(min=1, metavar="SIDE", help="Resize images to this number of pixels."),
     ] = None,
-    rgb: Annotated[bool, typer.Option("--rgb", help="Three channels of grey images.")] = False,
-    examples: Annotated[int, typer.Option(min=20, help="Use at most so many examples.")] = 2000,
+    rgb: Annotated[
+        bool, typer.Option("--rgb", help="Repeat grey images in three channels.")
+    ] = False,
+    examples: Annotated[int, typer.Option(min=20, help="Largest number of examples.")] = 2000,
     tangent: Annotated[
-        bool, typer.Option(help="Measure tangent kernels; without them features alone decide.")
+        bool, typer.Option(help="Measure tangent kernels; without them only features are compared.")
     ] = True,
     tangent_examples: Annotated[
-        int, typer.Option(min=20, help="Examples of tangent kernels, at most.")
+        int, typer.Option(min=20, help="Largest number of examples for tangent kernels.")
     ] = 400,
     head: Annotated[
         str, typer.Option(help="Layer that a fresh head replaces; none if there is none.")
@@ -84,10 +87,10 @@ def transfer(  # one parameter per option is how typer reads a command
     workers: Annotated[int, typer.Option(min=1, help="Processes, one model each.")] = 1,
     seconds: Annotated[
         float | None,
-        typer.Option(help="Time for all models together; tangent kernels take fewer examples."),
+        typer.Option(help="Time limit for all models; tangent kernels then use fewer examples."),
     ] = None,
     memory_limit: Annotated[
-        str | None, typer.Option(help="E.g. 4GB; tangent kernels beyond it are left out.")
+        str | None, typer.Option(help="E.g. 4GB; larger tangent kernels are not measured.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. [default: the best]")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the examples and the fresh head.")] = 0,
@@ -97,7 +100,7 @@ def transfer(  # one parameter per option is how typer reads a command
         typer.Option(
             "--output",
             "-o",
-            help="Folder; a run that was broken off goes on, one that is finished is kept. "
+            help="Folder to write; an interrupted run resumes, a finished run is kept. "
             "[default: runs/transfer-DATA]",
         ),
     ] = None,

@@ -243,7 +243,7 @@ class LayerFollower(TorchFunctionMode):
     """Follows the outputs of layers through a forward pass.
 
     Args:
-        reached: is told (layer, operations since its output, tensor) as tensors appear.
+        reached: called with (layer, operations since its output, tensor) as tensors appear.
 
     Attributes:
         parameters: identities of the parameters that some call received.

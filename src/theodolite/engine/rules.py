@@ -70,6 +70,9 @@ def register_rule(*functions: Callable[..., Any]) -> Callable[[Rule], Rule]:
     ``torch.overrides.handle_torch_function`` or are built from torch functions that have rules.
     The self-check of every run compares what rules give with plain autograd.
 
+    Args:
+        *functions: of torch, such as ``torch.addmm``.
+
     Returns:
         A decorator for the rule.
 

@@ -81,6 +81,14 @@ def register(registry: Any = None) -> None:
 
     Raises:
         ImportError: If that package is not installed.
+
+    Examples:
+        >>> class Registry(dict):
+        ...     register = dict.__setitem__
+        >>> registry = Registry()
+        >>> register(registry)
+        >>> sorted(registry)[:2]
+        ['theodolite/alignment-area', 'theodolite/cka']
     """
     target = import_module("similarity") if registry is None else registry
     for name, function in SIMILARITIES.items():

@@ -123,6 +123,24 @@ def track(
 
     Raises:
         RecordError: If the folder holds no record, or a damaged one.
+
+    Examples:
+        >>> import torch
+        >>> from theodolite import survey_features
+        >>> class Printer:
+        ...     def log_parameters(self, values):
+        ...         print(len(values) > 0)
+        ...     def log(self, values, step):
+        ...         print(step, "kernel/cka_target/layer" in values)
+        ...     def log_report(self, path):
+        ...         print(path)
+        ...     def close(self):
+        ...         pass
+        >>> x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+        >>> found = survey_features({"layer": x}, torch.arange(40) % 2, families="kernel")
+        >>> track(found, Printer())
+        True
+        0 True
     """
     if isinstance(run, (str, Path)):
         run = load_run(Path(run))

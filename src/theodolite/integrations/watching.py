@@ -58,7 +58,7 @@ class Watch:
 
     def start(self, model: nn.Module) -> None:
         """Begin to watch a model that is on its device."""
-        # Trainers call this in their first process only: nobody else would answer.
+        # Trainers call this in their first process only; other processes would not answer.
         alone = {"group": None} | dict(self.options.get("options") or {})
         keywords = self.options | {"options": alone}
         self.monitor = Monitor(model, self.probe, folder=self.folder, **keywords)

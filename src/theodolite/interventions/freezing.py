@@ -73,6 +73,9 @@ def freeze_except_(
 def unfrozen(model: nn.Module) -> Iterator[nn.Module]:
     """All parameters trainable inside the block, e.g. to measure tangent kernels of frozen layers.
 
+    Args:
+        model: any network.
+
     Yields:
         The model, with all parameters trainable inside the block.
 

@@ -23,6 +23,9 @@ INITIALIZERS: tuple[Initializer, ...] = ("he", "glorot", "orthogonal", "normal",
 def fans(weight: Tensor) -> tuple[int, int]:
     """Fan-in and fan-out of a linear or convolutional weight; both include the kernel's area.
 
+    Args:
+        weight: outputs along the first axis, inputs along the second.
+
     Returns:
         The number of inputs and the number of outputs of one unit.
 
@@ -114,6 +117,10 @@ def initialize_(
 
     Raises:
         ShapeError: If a list of scales has not one entry per layer.
+
+    Examples:
+        >>> initialize_(nn.Linear(4, 2), generator=torch.Generator().manual_seed(0)).bias.tolist()
+        [0.0, 0.0]
     """
     layers = [
         module

@@ -195,6 +195,9 @@ class SetSums:
 def mean_over_classes(values: Float[Tensor, "*sets k"]) -> Float[Tensor, "*sets"]:
     """Mean over the classes where a value is defined; nan (with gradient zero) if it is nowhere.
 
+    Args:
+        values: classes along the last axis.
+
     Returns:
         The mean along the last axis.
 

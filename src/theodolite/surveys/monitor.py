@@ -245,7 +245,7 @@ class Monitor:
             return
         chosen, sizes = self._options, dict(self._options.sizes)
         if self._probe.positions is not None and self._probe.groups is not None:
-            sizes["pairs"] = None  # of few sequences: do their groups pull apart beyond chance?
+            sizes["pairs"] = None  # Few sequences need the chance level of their group contrast.
         full = replace(
             chosen,
             sizes=sizes,

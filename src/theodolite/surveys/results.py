@@ -320,6 +320,14 @@ def load(
     Raises:
         RecordError: If there is no record, or it is damaged, foreign, too large, or from a newer
             version; the message names the file and says what to do.
+
+    Examples:
+        >>> import tempfile, torch, theodolite as th
+        >>> folder = tempfile.mkdtemp() + "/run"
+        >>> features = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+        >>> _ = th.survey_features({"layer": features}, torch.arange(40) % 2).save(folder)
+        >>> load(folder).layers
+        ['layer']
     """
     record = load_record(folder, max_bytes=max_bytes)
     if record.contents.get("kind") == "transfer":

@@ -182,6 +182,9 @@ def transfer(
         progress: called with the share that is done, and a text.
         **keywords: fields of :class:`TransferOptions`.
 
+    Returns:
+        The ranking with forecasts, linear probes of every layer, and learning curves.
+
     Raises:
         DomainError: If targets cannot be learned (one class, no class with two examples), or no
             model could be measured.

@@ -129,7 +129,7 @@ def _run_once(
                         failures[index] = Failure(batch.jobs[index], reason_of(error))
                     else:
                         batch.keep(batch.jobs[index], future.result())
-        except BaseException:  # Ctrl-C, or ``keep`` failed: nobody waits for the others
+        except BaseException:  # Ctrl-C, or ``keep`` failed: the other runs are stopped
             pool.shutdown(wait=False, cancel_futures=True)
             for process in set(multiprocessing.active_children()) - others:
                 if _STOP is not None and process.pid is not None:

@@ -192,6 +192,9 @@ def subspace_size(filters: int, dimensions: int) -> int:
     Examples:
         >>> subspace_size(256, 27), subspace_size(64, 576), subspace_size(3, 10)
         (27, 16, 0)
+
+    References:
+        Ours; [maennel2020] measures layers with enough filters only.
     """
     require_count(1, filters=filters, dimensions=dimensions)
     return dimensions if filters - 1 > dimensions else min(dimensions, filters // 4)

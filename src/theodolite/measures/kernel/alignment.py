@@ -388,6 +388,9 @@ def centered_cka(
         >>> a, b = (CenteredGrams.of((f @ f.T).unsqueeze(0)) for f in (x, y))
         >>> round(centered_cka(a, b, debiased=False).item(), 4)
         0.25
+
+    References:
+        [kornblith2019], Eq. (3); [song2012], Eq. (5).
     """
     a, b = first.grams.flatten(1), second.grams.flatten(1)
     upper, lower = torch.cat([a @ a.mT, a @ b.mT], 1), torch.cat([b @ a.mT, b @ b.mT], 1)
@@ -455,6 +458,16 @@ def permuted_cka(
 
     Returns:
         One number for every layer and permutation.
+
+    Examples:
+        >>> x = torch.tensor([[0.0], [1.0], [2.0], [5.0], [6.0], [7.0]])
+        >>> kernel = CenteredGrams.of((x @ x.T).unsqueeze(0)).grams[0]
+        >>> labels = torch.tensor([[0, 0, 0, 1, 1, 1], [0, 1, 0, 1, 0, 1]])
+        >>> permuted_cka(kernel, torch.eye(2).double()[labels]).round(decimals=2).tolist()
+        [0.93, -0.13]
+
+    References:
+        [kornblith2019], Eq. (3); [song2012], Eq. (5).
     """
     count, n, c = targets.shape
     K, d = centered, centered.diagonal(dim1=-2, dim2=-1)

@@ -278,6 +278,9 @@ def participation_from_traces(
         >>> eta = torch.tensor([2.0, 1.0])
         >>> round(participation_from_traces(eta.sum(), eta.square().sum()).item(), 4)
         1.8
+
+    References:
+        [canatar2022], Fig. 3; the number is ours.
     """
     return ratio_or_nan(trace.square(), trace_of_square, defined)
 
@@ -414,7 +417,7 @@ def require_curve(curve: Tensor) -> None:
 def modes_to_reach(
     curve: Float[Tensor, " m"] | CumulativePower, share: float = 0.95
 ) -> Float[Tensor, ""]:
-    r"""Smallest number of leading modes that carry a given share of the target.
+    r"""Smallest number of leading modes that explain a given share of the target.
 
     .. math:: \rho_q = \min\{\rho : C(\rho) \ge q\}
 

@@ -361,6 +361,15 @@ def permuted_alignments(
 
     Returns:
         One number for every permutation.
+
+    Examples:
+        >>> kernel = torch.diag(torch.tensor([2.0, 2.0, 1.0])).reshape(3, 1, 3, 1)
+        >>> y = torch.tensor([[1.0], [-1.0], [0.0]])
+        >>> permuted_alignments(kernel, torch.stack([y, y.roll(1, 0)])).round(decimals=2).tolist()
+        [0.83, 0.62]
+
+    References:
+        [lou2022], Eq. (7).
     """
     pair = kernel_and_label(kernel, targets[0], "stacked")
     Y = center_all(double(targets)).flatten(1)
