@@ -312,8 +312,8 @@ def test_a_plain_model_runs_one_example_alone_and_a_part_again():
     sums = gradient_sums(followed, ids, labels, cross_entropy)
     # All; those that show what the model takes and where to read it; two alone, and a part.
     assert read.seen == 200 + 2 + 3 + 1 + 32 + 1
-    # A second single example has its norms compared too.
-    assert followed.seen == 200 + 1 + 32 + 1 + 1
+    # The second single example has its norms compared too, in the same pass.
+    assert followed.seen == 200 + 1 + 32 + 1
     assert (
         sums.checked.checked_batches,
         sums.checked.single_examples,
