@@ -34,9 +34,7 @@ def frame_of(runs: Sequence[Run], *, names: bool = False) -> "pd.DataFrame":
     return table_of(rows, [*first, *_COLUMNS, *_LAST])
 
 
-def table_of(
-    rows: Iterable[Mapping[str, Any]], columns: Sequence[str] | None = None
-) -> "pd.DataFrame":
+def table_of(rows: Iterable[Mapping[str, Any]], columns: list[str] | None = None) -> "pd.DataFrame":
     """A data frame; half of a surrogate pair, as in the name of a file, becomes an escape."""
     import pandas as pd
 
