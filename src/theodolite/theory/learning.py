@@ -137,6 +137,9 @@ def learning_curve(
             to ten times as many.
         kernel: whether the matrix is a kernel; by default where it is square and symmetric.
 
+    Returns:
+        Error and accuracy with intervals for each number of labels.
+
     Raises:
         ShapeError: If lengths differ, or there are fewer than 20 examples.
         DomainError: If something is not finite, or all targets are equal.
