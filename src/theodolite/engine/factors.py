@@ -9,8 +9,8 @@ gradients of examples is one of four methods of :class:`Factors`:
 * ``weighted_sums``: their sums over ranges of examples, with weights or without, (ranges, p),
 * the Gram matrix with other factors: :class:`theodolite.engine.contract.Contraction`.
 
-``factors[rows]`` are the factors of some examples, as views, so that memory stays bounded: form
-gradients of as many examples at a time as fit. Parts that were formed for one method serve the
+``factors[rows]`` are the factors of some examples (views for a slice), so memory stays bounded:
+form gradients of as many examples at a time as fit. Parts that were formed for one method serve the
 next one.
 """
 
@@ -114,7 +114,7 @@ class Factors(ABC):
         """Bytes of intermediate results for one example."""
 
     @abstractmethod
-    def __getitem__(self, rows: slice) -> "Factors": ...
+    def __getitem__(self, rows: slice | list[int]) -> "Factors": ...
 
     @abstractmethod
     def parts(self) -> list[Float[Tensor, "n c _"]]:
@@ -192,7 +192,7 @@ class DenseFactors(Factors):
         """Bytes of intermediate results for one example: squares."""
         return self.entries * self.outputs * self._parts[0].element_size()
 
-    def __getitem__(self, rows: slice) -> "DenseFactors":
+    def __getitem__(self, rows: slice | list[int]) -> "DenseFactors":
         return DenseFactors(self.names, [part[rows] for part in self._parts], self._shape)
 
     def parts(self) -> list[Float[Tensor, "n c _"]]:
@@ -292,7 +292,7 @@ class OuterFactors(PositionFactors):
             numbers = T * T * (1 + self.outputs) + self.outputs * T * C
         return (patches + numbers) * wide_dtype(self.output_grads.dtype).itemsize
 
-    def __getitem__(self, rows: slice) -> "OuterFactors":
+    def __getitem__(self, rows: slice | list[int]) -> "OuterFactors":
         return OuterFactors(
             self.names,
             self.inputs[rows],
@@ -448,7 +448,7 @@ class LookupFactors(PositionFactors):
         T = self.positions
         return T * T * (1 + self.outputs) * wide_dtype(self.output_grads.dtype).itemsize
 
-    def __getitem__(self, rows: slice) -> "LookupFactors":
+    def __getitem__(self, rows: slice | list[int]) -> "LookupFactors":
         return LookupFactors(self.names, self.tokens[rows], self.output_grads[rows], self.rows)
 
     def parts(self) -> list[Float[Tensor, "n c _"]]:
@@ -519,7 +519,7 @@ class MixedFactors(Factors):
         between = 2 * self.outputs * self.lookup.positions * self.outer.positions * size
         return self.outer.working_bytes + self.lookup.working_bytes + between
 
-    def __getitem__(self, rows: slice) -> "MixedFactors":
+    def __getitem__(self, rows: slice | list[int]) -> "MixedFactors":
         return MixedFactors(self.outer[rows], self.lookup[rows])
 
     def parts(self) -> list[Float[Tensor, "n c _"]]:

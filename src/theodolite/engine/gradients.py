@@ -846,7 +846,8 @@ class GradientAccumulation:
     ) -> None:
         """Weighted sums of gradients, and norms of one example, against plain autograd."""
         batch, weights = asked
-        place = batch.places[-1]
+        places = batch.places
+        place = places[-1]
         wanted: dict[str, Tensor] = {}
         single: dict[str, Tensor] = {}
         for single in part_gradients(self._recorder, batch):  # the last part is one example
@@ -864,7 +865,8 @@ class GradientAccumulation:
         for own, square in zip(factors, squares, strict=True):
             if own.names == (LOGITS,):
                 continue
-            total = own.weighted_sums([slice(0, len(weights))], weights.unsqueeze(1))[0]
+            part = own[places]  # the weights of all other examples are zero
+            total = part.weighted_sums([slice(0, len(part))], weights[places].unsqueeze(1))[0]
             values = square.flatten().clamp(min=0.0)
             for name, piece in own.unpack(total).items():
                 # Parts of a derived parameter are in an order of their own: lengths are compared.
