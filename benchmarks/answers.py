@@ -293,7 +293,7 @@ def judge_layers(found: LayerProbes | None, sure: str, scores: dict[str, np.ndar
 def rows_of(name: str, case: Case) -> list[str]:
     """Lines of the table: the task without and with held-out examples, and the layers."""
     (x, y), held_out, _ = case.parts
-    asked = {"families": ["representation"], "progress": False, "seconds": None}
+    asked: dict[str, Any] = {"families": ["representation"], "progress": False, "seconds": None}
     if case.layers is not None:
         asked["layers"] = case.layers
     if not case.trained:
