@@ -720,11 +720,11 @@ def with_groups(asked: Asked, factors: Sequence["Factors"], mode: str, limit: in
         for seeds in asked.output_seeds(mode):
             weights = [seeds[rows] for rows in spans]
             pairs = zip(parts, weights, strict=True)
-            total = sum(part.weighted_sums([slice(0, len(part))], w)[0] for part, w in pairs)
-            square = square + _norm(total).square()
+            sums = [part.weighted_sums([slice(0, len(part))], w)[0] for part, w in pairs]
+            square = square + _norm(torch.stack(sums).sum(0)).square()
         norms = torch.cat([part.squared_norms() for part in parts])
-        size = sum((norms * w.square()).sum() for w in asked.output_seeds(mode))
-        groups[own.names] = square.sqrt(), size.clamp(min=0.0).sqrt()
+        sizes = [(norms * w.square()).sum() for w in asked.output_seeds(mode)]
+        groups[own.names] = square.sqrt(), torch.stack(sizes).sum().clamp(min=0.0).sqrt()
     return replace(asked, groups=groups)
 
 
