@@ -78,7 +78,7 @@ def fitted(model: nn.Module, part: tuple[Tensor, Tensor], steps: int = 400) -> n
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(steps):
         optimizer.zero_grad()
-        loss(model(x), y).backward()
+        loss(model(x), y).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     return model.eval()
 
