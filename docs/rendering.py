@@ -12,7 +12,9 @@ import griffe
 from latex2mathml.converter import convert
 
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
-_BLOCK = re.compile(r"^( *)\.\. math:: (.*(?:\n(?:\1 {2,}\S.*|\s*$(?=\n\1 {2,}\S)))*)", re.MULTILINE)
+_BLOCK = re.compile(
+    r"^( *)\.\. math:: (.*(?:\n(?:\1 {2,}\S.*|\s*$(?=\n\1 {2,}\S)))*)", re.MULTILINE
+)
 _FACT = re.compile(r"^(Range|Invariant[^:\n]*|Undefined[^:\n]*|Cost): ", re.MULTILINE)
 
 

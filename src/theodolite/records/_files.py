@@ -51,7 +51,7 @@ _INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf}
 class Estimate:
     """A number with its uncertainty: standard error, and what chance alone would give.
 
-    Example:
+    Examples:
         >>> estimate = Estimate(0.42, error=0.03, null_mean=0.02, null_sd=0.01, method="jackknife")
         >>> round(estimate.z_score, 4)
         40.0
@@ -116,7 +116,7 @@ def save_record(record: Record, folder: str | os.PathLike[str], *, overwrite: bo
         RecordError: If the contents hold something that is no plain data, or an array of objects.
         WriteError: If the disk is full, or the folder cannot be written.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     _ = save_record(Record({"cka": 0.5}, {"curve": np.arange(3.0)}), folder)
