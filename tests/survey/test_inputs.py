@@ -265,7 +265,7 @@ class TakesBatch(nn.Module):
 def rows_of(*names):
     """Examples as mappings with these entries."""
     x, y = blobs(60)
-    known = {"pixels": x, "target": y, "y": y}
+    known = {"pixels": x, "target": y, "y": y, "kind": y}
     return [
         {name: f"row {row}" if name == "name" else known[name][row] for name in names}
         for row in range(len(x))
@@ -289,7 +289,9 @@ def test_a_model_that_takes_a_batch_as_one_mapping():
     assert values == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("names", [("pixels", "target"), ("pixels", "target", "name")])
+@pytest.mark.parametrize(
+    "names", [("pixels", "target"), ("pixels", "target", "name"), ("pixels", "y")]
+)
 def test_columns_of_text_are_left_out_also_behind_a_short_last_batch(names):
     model = mlp()
     found = th.survey(model, loader(*names), **QUICK)
@@ -299,14 +301,14 @@ def test_columns_of_text_are_left_out_also_behind_a_short_last_batch(names):
 def test_batch_fn_is_a_keyword_and_may_return_a_pair():
     model = mlp()
     found = th.survey(
-        model, loader("pixels", "y"), batch_fn=lambda b: (b["pixels"], b["y"]), **QUICK
+        model, loader("pixels", "kind"), batch_fn=lambda b: (b["pixels"], b["kind"]), **QUICK
     )
     same_numbers(found, th.survey(model, blobs(60), **QUICK))
 
 
-@pytest.mark.parametrize("names", [("pixels", "y"), ("pixels", "target", "y")])
+@pytest.mark.parametrize("names", [("pixels", "kind"), ("pixels", "target", "kind")])
 def test_an_unknown_column_is_a_sentence_with_a_call_that_works(names):
-    with pytest.raises(ShapeError, match=r"batch_fn=lambda b: \(b\['pixels'\], b\['y'\]\)"):
+    with pytest.raises(ShapeError, match=r"batch_fn=lambda b: \(b\['pixels'\], b\['kind'\]\)"):
         th.survey(mlp(), loader(*names), **QUICK)
 
 

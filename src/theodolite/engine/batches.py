@@ -27,7 +27,7 @@ __all__ = [
     "spans",
 ]
 
-TARGET_KEYS = ("labels", "label", "targets", "target")
+TARGET_KEYS = ("labels", "label", "targets", "target", "y")
 MASK_KEY = "attention_mask"
 IGNORED = -100  # the label of a position that does not count, as torch and Hugging Face have it
 _GATHERED = 256  # single examples of a data set, a list or a stream that become one batch
