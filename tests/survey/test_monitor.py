@@ -379,7 +379,7 @@ class Shifted(nn.Module):
 
 
 @pytest.mark.parametrize("kind", ["data", "learned", "written to"])
-def test_inputs_of_the_first_layer_are_remembered_only_where_weights_cannot_change_them(kind):
+def test_inputs_of_the_first_layer_are_kept_only_where_weights_cannot_change_them(kind):
     x, y = blobs()
     model = Shifted(kind)
     monitor = th.Monitor(model, (x, y), every=1, families="covariance")

@@ -21,7 +21,7 @@ _WORDS: Mapping[Note, str] = {
     Note.FEWER_THAN_FOUR: "fewer than four examples",
     Note.FEW_EXAMPLES: "{n} examples for {width} features: a linear probe fits any labels; compare"
     " the number with its chance level",
-    Note.NOISY: "{n} examples: chance alone moves this number, read it beside its null",
+    Note.NOISY: "{n} examples: chance alone moves this number; compare it with its chance level",
     Note.SINGLE_EXAMPLES: "{single} of {classes} classes have a single example: left out",
     # the model
     Note.NO_OUTPUT_ROWS: "the model gives no row of outputs per example: {problem}",

@@ -118,8 +118,8 @@ def differences_text(first: Record, second: Record, names: tuple[str, str]) -> s
     for name in layers[0]:
         if name in layers[1]:
             keys = [(name, measure) for measure in columns]
-            told = [_difference(known[0].get(key), known[1].get(key)) for key in keys]
-            table.append([name or _WHOLE, *told])
+            differences = [_difference(known[0].get(key), known[1].get(key)) for key in keys]
+            table.append([name or _WHOLE, *differences])
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
     lines = [f"{names[1]} minus {names[0]}", *(_line(row, widths) for row in table)]
     for side, other in ((0, 1), (1, 0)):

@@ -314,8 +314,8 @@ class Chart:
         drawn = "".join(
             self._trace(i, trace, limits, titles) for i, trace in enumerate(state["traces"])
         )
-        told = self.finding(steps[-1]) or self._ends(steps[-1])
-        label = html.escape(f"{self.words.title} over {count} layers. {told}")
+        text = self.finding(steps[-1]) or self._ends(steps[-1])
+        label = html.escape(f"{self.words.title} over {count} layers. {text}")
         frame = html.escape(json.dumps(carried(limits)))
         return (
             f'<svg class="depth" role="img" aria-label="{label}" height="{self.height:g}" '
@@ -390,10 +390,10 @@ class Chart:
             is_open = is_shortcut(layers[i]) or trace.line.marks_only
             kind = ' class="open"' if is_open else ""
             size = max(self.radius, _OPEN) if is_open else self.radius
-            told = html.escape(f"{plain(layers[i])}: {state['text'][i]}") if titles else ""
+            text = html.escape(f"{plain(layers[i])}: {state['text'][i]}") if titles else ""
             parts.append(
                 f'<circle{kind} cx="{100 * x:.2f}%" cy="{y:.2f}" r="{size:g}">'
-                f"{f'<title>{told}</title>' if titles else ''}</circle>"
+                f"{f'<title>{text}</title>' if titles else ''}</circle>"
             )
         where = html.escape(json.dumps(state["where"], separators=(",", ":")))
         return (

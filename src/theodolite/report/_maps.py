@@ -123,9 +123,9 @@ def _sketched(runs: Sequence[RunView], family: str, measure: str) -> str:
                 errors[vectors] = max(errors.get(vectors, 0.0), float(row["error"]))
     if not errors:
         return ""
-    told = " and ".join(f"{n} (errors up to {shown(errors[n])})" for n in sorted(errors))
+    text = " and ".join(f"{n} (errors up to {shown(errors[n])})" for n in sorted(errors))
     last = " The last step has the most: a jump there may be the estimate's." * (len(errors) > 1)
-    return f" Estimated with random vectors, {told}.{last}"
+    return f" Estimated with random vectors, {text}.{last}"
 
 
 def class_map(group: Group, name: str, words: Words) -> Figure | None:
@@ -187,9 +187,9 @@ def _pair_map(
     layout = _map_layout(table, f"layers of {plotly_text(short(names[1]))}")
     layout["yaxis"]["title"] = {"text": f"layers of {plotly_text(short(names[0]))}"}
     panel = Panel("", (series,), layout, height=max(_PAIRS_HEIGHT, _height(rows)))
-    told = found.sentence(names)
+    text = found.sentence(names)
     words = Words(title, reading)
-    return Figure(f"pairs-{key}", words, (panel,), roomy=True, finding=lambda _: told)
+    return Figure(f"pairs-{key}", words, (panel,), roomy=True, finding=lambda _: text)
 
 
 def _tells(moment: Moment, name: str, layer: str) -> bool:

@@ -139,8 +139,9 @@ def fragment_html(runs: Sequence[Run]) -> str:
 
 def _group_view(group: Group) -> dict[str, Any]:
     texts = _Varying(group)
-    told = [f for f in FAMILIES if group.measured(f) or group.whole(f) != ["loss"]]  # it is above
-    sections = [_family_section(group, family, texts) for family in told]
+    # The loss of the whole model stands above all sections.
+    families = [f for f in FAMILIES if group.measured(f) or group.whole(f) != ["loss"]]
+    sections = [_family_section(group, family, texts) for family in families]
     over_steps = history_figures(group) if group.is_history else []
     if over_steps:
         section = _section(group, "steps", "Over training", over_steps)

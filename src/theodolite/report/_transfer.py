@@ -70,7 +70,7 @@ def _tone(index: int) -> str:
     return f"var(--{_TONES[index]})" if index < len(_TONES) else "var(--muted)"
 
 
-def _told(value: float, classes: bool) -> str:
+def _shown(value: float, classes: bool) -> str:
     """A share in per cent, or an error."""
     if not finite(value):
         return "–"
@@ -79,10 +79,10 @@ def _told(value: float, classes: bool) -> str:
 
 def _lead(data: Mapping[str, Any], models: int, classes: bool) -> str:
     count = f"{models} model{'s' if models > 1 else ''}"
-    told = f"{count} on {data['probe']} labelled examples"
+    text = f"{count} on {data['probe']} labelled examples"
     if classes:
-        told += f" of {data['num_classes']} classes (guessing: {_told(data['chance'], True)})"
-    return f"{told}. Each example is predicted from all the others; nothing was trained."
+        text += f" of {data['num_classes']} classes (guessing: {_shown(data['chance'], True)})"
+    return f"{text}. Each example is predicted from all the others; nothing was trained."
 
 
 _QUESTIONS = {"model": "Which model?", "layer": "Which layer?", "labels": "How many labels?"}
@@ -90,11 +90,11 @@ _QUESTIONS = {"model": "Which model?", "layer": "Which layer?", "labels": "How m
 
 def _answers(contents: Mapping[str, Any]) -> list[dict[str, str]]:
     """The sentences of the record."""
-    told = (Answer.from_entry(entry) for entry in contents.get("answers") or [])
+    answers = (Answer.from_entry(entry) for entry in contents.get("answers") or [])
     return [
         {"question": _QUESTIONS.get(a.question, ""), "text": plain(a.text),
          "evidence": plain(a.evidence), "advice": plain(a.advice), "certainty": a.certainty}
-        for a in told
+        for a in answers
     ]  # fmt: skip
 
 
@@ -157,7 +157,7 @@ def _span(values: Sequence[float], classes: bool) -> tuple[float, float]:
 def _scale(models: Sequence[Mapping[str, Any]], classes: bool) -> dict[str, Any]:
     low, high = _forecast_span(models, classes)
     axis = _Axis(low, high, 4.0, 216.0)
-    return {"low": _told(axis.low, classes), "high": _told(axis.high, classes)}
+    return {"low": _shown(axis.low, classes), "high": _shown(axis.high, classes)}
 
 
 def _forecast_span(models: Sequence[Mapping[str, Any]], classes: bool) -> tuple[float, float]:
@@ -173,20 +173,21 @@ def _rows(
     measure = "accuracy" if classes else "error"
     rows = []
     for index, model in enumerate(models):
-        told = model["forecast"]
+        forecast = model["forecast"]
+        low, high = (_shown(forecast[end], classes) for end in ("low", "high"))
         rows.append(
             {
                 "place": "1=" if model["name"] in ties else index + 1,
                 "tone": _tone(index),
                 "name": plain(model["name"]),
-                "forecast": _told(told["value"], classes),
-                "interval": f"{_told(told['low'], classes)} to {_told(told['high'], classes)}",
-                "x": axis(told["value"]),
-                "low": axis(told["low"]),
-                "high": axis(told["high"]),
+                "forecast": _shown(forecast["value"], classes),
+                "interval": f"{low} to {high}",
+                "x": axis(forecast["value"]),
+                "low": axis(forecast["low"]),
+                "high": axis(forecast["high"]),
                 "plain": axis(model["features"][measure]),
-                "features": _told(model["features"][measure], classes),
-                "error": _told(model["error"], False),
+                "features": _shown(model["features"][measure], classes),
+                "error": _shown(model["error"], False),
                 "layer": short(model["best_layer"] or "(inputs)", 26),
                 "size": _size(model["parameters"]),
                 "seconds": f"{sum(model['seconds'].values()):.1f} s",
@@ -226,7 +227,7 @@ def _curves(record: Record, classes: bool) -> dict[str, Any]:
                 "points": " ".join(points),
                 "band": " ".join(there + back) if index < 2 else "",
                 "quiet": index >= len(_TONES),
-                "end": _told(float(values[-1]), classes),
+                "end": _shown(float(values[-1]), classes),
             }
         )
     now = record.contents["data"]["probe"]
@@ -260,7 +261,7 @@ def _profile(
             "low": y(layer[f"{measure}_low"]),
             "high": y(layer[f"{measure}_high"]),
             "best": layer["name"] == model["best_layer"],
-            "label": f"{plain(layer['name'])}: {_told(layer[measure], classes)}",
+            "label": f"{plain(layer['name'])}: {_shown(layer[measure], classes)}",
         }
         for place, layer in enumerate(layers)
         if finite(layer[measure])

@@ -55,8 +55,8 @@ from theodolite.surveys.targets import Targets
 
 __all__ = [
     "Draws",
+    "EarlierResults",
     "LayerFeatures",
-    "Remembered",
     "SurveyContext",
     "input_features",
     "joined",
@@ -75,7 +75,7 @@ _CHECKED = 3  # copies of the parameters: their gradients and sums where they ar
 _KEPT_RESULTS = 3  # of a forward pass: results, their gradients, and conversions
 _GRADIENTS = 4  # copies of an example's gradient with respect to the largest tensor
 _KEPT_COPIES = 12  # of a layer's output: norms, activations and gradients beside it
-_SMALL = 512  # examples whose inner products are remembered
+_SMALL = 512  # examples whose inner products are kept
 _ON_CPU = 200  # examples that a GPU decomposes more slowly than a CPU
 _STACKED = 2**23  # bytes of inner products that are worked on side by side
 _KEPT = 2**28  # bytes of features that are kept rather than multiplied out batch by batch
@@ -145,7 +145,7 @@ class LayerFeatures:
         return LayerFeatures(self.width, None, self.gram[where][:, where], self.eps)
 
     def first(self, count: int) -> "LayerFeatures":
-        """The first examples; what follows from them is remembered only while it is small."""
+        """The first examples; what follows from them is kept only while it is small."""
         if count < len(self):
             return self.take(torch.arange(count))
         if count <= _SMALL:
@@ -205,7 +205,7 @@ class Draws:
 
 
 @dataclass
-class Remembered:
+class EarlierResults:
     """What measurements of one model hand on to each other.
 
     Args:
@@ -254,7 +254,7 @@ class SurveyContext:
         progress: called with what is being done, if progress is shown.
         processes: those that take part.
         held_out: examples that the model was not trained on.
-        remembered: what later measurements of the same model may use again.
+        earlier: what later measurements of the same model may use again.
         given: layer -> features that came as arrays, where there is no model.
         collected: layer -> its features, once :meth:`collect_features` was called; behind those of
             the probe set come those of held-out examples.
@@ -275,7 +275,7 @@ class SurveyContext:
     progress: Progress | None = None
     processes: Processes = ALONE
     held_out: Probe | None = None
-    remembered: Remembered = field(default_factory=Remembered)
+    earlier: EarlierResults = field(default_factory=EarlierResults)
     given: Mapping[str, Tensor] | None = None
     collected: dict[str, LayerFeatures] = field(default_factory=dict)
     rows_read: int = 0

@@ -201,10 +201,10 @@ def _moments(context: SurveyContext, group: Sequence[Layer]) -> dict[str, Moment
     if others or not fixed or columns > _LARGE:
         return context.input_moments(group)
     key = (context.probe.digest, layer.name, context.count("covariance"), columns)
-    known = context.remembered.moments
+    known = context.earlier.moments
     if known is None or known[0] != key:
         known = key, context.input_moments(group)[layer.name]
-        context.remembered.moments = known
+        context.earlier.moments = known
     return {layer.name: known[1]}
 
 

@@ -56,7 +56,7 @@ def measure_loss(context: SurveyContext, record: RecordBuilder) -> None:
 
 def _add_up_losses(context: SurveyContext, record: RecordBuilder, losses: Tensor) -> None:
     """The mean loss of every example over the measurements of a training so far."""
-    memory = context.remembered
+    memory = context.earlier
     if not memory.watching:
         return
     total, count = memory.loss_sums or (torch.zeros_like(losses), 0)
@@ -75,7 +75,7 @@ def _compare_losses(
     count = len(others)
     estimate = Estimate(float(others.mean()), float(others.std()) / count**0.5, method="mean")
     record.row(None, "gradient", "held_out_loss", estimate, n=count, read_at="outputs")
-    first = context.remembered.losses = context.remembered.losses or (own, others)
+    first = context.earlier.losses = context.earlier.losses or (own, others)
     gained, shared = first[0] - own, first[1] - others
     if not bool(gained.any()):
         return  # this is the first measurement

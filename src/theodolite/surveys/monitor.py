@@ -28,7 +28,7 @@ from theodolite.engine import (
 )
 from theodolite.errors import DomainError, UnknownNameError
 from theodolite.records import FAMILIES, HistoryWriter, Record, Run, listed
-from theodolite.surveys.context import Remembered
+from theodolite.surveys.context import EarlierResults
 from theodolite.surveys.options import SurveyOptions, group_of
 from theodolite.surveys.plan import SurveyPlan
 from theodolite.surveys.probe import draw_fitting
@@ -151,7 +151,7 @@ class Monitor:
         self._records: list[Record] = []
         self._count = 0  # of measurements that were due
         self._last: int | None = None
-        self._remembered = Remembered(watching=True)
+        self._earlier = EarlierResults(watching=True)
         self._processes = Processes.of(group_of(options))
         with (
             self.budget.measuring(),
@@ -319,7 +319,7 @@ class Monitor:
                 held_out=self._held_out,
                 processes=self._processes,
                 step=step,
-                remembered=self._remembered,
+                earlier=self._earlier,
             )
             if record.contents["rows"]:  # none where all that is due does not apply
                 self._keep(record)

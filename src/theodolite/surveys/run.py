@@ -41,7 +41,7 @@ from theodolite.errors import (
     TheodoliteError,
 )
 from theodolite.records import Note, Record
-from theodolite.surveys.context import Draws, Remembered, SurveyContext
+from theodolite.surveys.context import Draws, EarlierResults, SurveyContext
 from theodolite.surveys.covariance import (
     covariance_cost,
     measure_covariance,
@@ -289,7 +289,7 @@ def measure_model(
     processes: Processes,
     step: int | None = None,
     progress: ProgressBar = False,
-    remembered: Remembered | None = None,
+    earlier: EarlierResults | None = None,
     begun: float | None = None,
 ) -> Record:
     """The record of one moment; the caller restores the model.
@@ -304,13 +304,13 @@ def measure_model(
         processes: those that take part.
         step: of the training.
         progress: see :func:`survey`.
-        remembered: what measurements of one model hand on to each other.
+        earlier: what measurements of one model hand on to each other.
         begun: when the time began that ``options.seconds`` limits; by default now.
 
     Raises:
         DomainError: If labels exceed the outputs, or no family applies.
     """
-    plan, memory = plan or SurveyPlan(), remembered or Remembered()
+    plan, memory = plan or SurveyPlan(), earlier or EarlierResults()
     begun = perf_counter() if begun is None else begun
     record = RecordBuilder(plan.curves)
     with (
@@ -335,7 +335,7 @@ def measure_model(
             record=record,
             processes=processes,
             held_out=held_out,
-            remembered=memory,
+            earlier=memory,
         )
         _require_options(context)
         found, failure = None, None
@@ -518,7 +518,7 @@ def finished_record(
 
 
 def _layout(
-    model: nn.Module, probe: Probe, options: SurveyOptions, most_layers: int, memory: Remembered
+    model: nn.Module, probe: Probe, options: SurveyOptions, most_layers: int, memory: EarlierResults
 ) -> Layout:
     """The layers; of one model that is measured again and again they are found once."""
     names = tuple(name for name, _ in model.named_modules())

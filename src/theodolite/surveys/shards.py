@@ -52,24 +52,24 @@ def find_shard(processes: Processes, batches: Callable[[], Iterable[Batch]]) -> 
         batches: gives this process's batches, anew at every call.
     """
     with processes.together():
-        found = _Outline.of(batches())
-    everybody: list[_Outline] = processes.gather(found)
+        found = _DataSummary.of(batches())
+    everybody: list[_DataSummary] = processes.gather(found)
     rank = processes.rank
-    kinds = {kind for outline in everybody for kind in outline.kinds}
+    kinds = {kind for summary in everybody for kind in summary.kinds}
     classes = kinds == {Task.CLASSES}
     first = everybody[0]
-    if first.lengths and all(outline == first for outline in everybody):
+    if first.lengths and all(summary == first for summary in everybody):
         before = () if rank == 0 else first.lengths
         return Shard(before, first.lengths if rank == 0 else (), (), True, classes)
     before, after = (
-        tuple(length for outline in some for length in outline.lengths)
+        tuple(length for summary in some for length in summary.lengths)
         for some in (everybody[:rank], everybody[rank + 1 :])
     )
     return Shard(before, found.lengths, after, False, classes)
 
 
 @dataclass(frozen=True)
-class _Outline:
+class _DataSummary:
     """What processes tell each other about their data."""
 
     lengths: tuple[int, ...]
@@ -77,7 +77,7 @@ class _Outline:
     digest: str  # of the first batch: the same data everywhere, or not
 
     @classmethod
-    def of(cls, batches: Iterable[Batch]) -> "_Outline":
+    def of(cls, batches: Iterable[Batch]) -> "_DataSummary":
         lengths: list[int] = []
         kinds: set[str] = set()
         mark = ""
