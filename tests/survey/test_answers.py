@@ -89,7 +89,7 @@ def test_held_out_examples_measure_what_carries_over(held_out, text, finding):
 
 def test_a_gap_names_the_ceiling_of_noisy_labels():
     task, *_ = answers_of(contents(held_out=0.75))
-    assert "if 28 % of the held-out labels are random, 75 % is the ceiling" in task["advice"]
+    assert "if 28 % of the held-out labels are random, 75 % is the highest" in task["advice"]
     assert answers_of(contents(held_out=0.98))[0]["advice"] == ""
 
 
@@ -205,7 +205,7 @@ def test_numbers_follow_held_out_examples():
     assert "R² 1.00 on 500 training and −0.03 on 500 held-out examples" in task["evidence"]
     assert layer["certainty"] == "undecided"
     assert (
-        "if 30 % of the variance of the targets is noise, an R² of 0.70 is the ceiling"
+        "if 30 % of the variance of the targets is noise, an R² of 0.70 is the highest"
         in (answers_of(columns(r2=1.0, held_out=0.7))[0]["advice"])
     )
 
@@ -297,7 +297,7 @@ def test_a_share_of_random_labels_is_not_silently_learned():
     task = th.survey(model, data, held_out=others, families="representation").answers[0]
     assert task.finding in ("mostly-learned", "half")
     assert "label noise" in task.advice
-    assert "is the ceiling" in task.advice
+    assert "is the highest possible" in task.advice
 
 
 def test_a_regression_that_overfits_is_never_clear_about_its_layers():
@@ -496,9 +496,7 @@ def test_headlines_say_what_the_last_layer_represents():
 
 def test_guessing_is_said_and_what_to_do_about_it():
     found = without_probes([0.1, 0.4], loss=1.2)
-    assert found["text"] == (
-        "The network does not do the task: its loss is 1.2, that of chance 1.1."
-    )
+    assert found["text"] == "The network does not do the task: its loss is 1.2 (chance 1.1)."
     assert found["advice"].startswith("Train longer")
 
 

@@ -459,6 +459,6 @@ def test_tangent_kernels_of_long_sequences_are_those_of_a_few_on_a_cpu():
     assert few["routes"]["tangent"]["n"] == 16
     (text,) = (note["text"] for note in few["warnings"] if note["measure"] == "examples")
     assert text.startswith("16 of 20 examples")
-    assert text.endswith('sizes={"tangent": 20} takes all')
+    assert text.endswith('sizes={"tangent": 20} uses all')
     every = th.survey(Reader(), data, **given, sizes={"tangent": 20}).record.contents
     assert every["routes"]["tangent"]["n"] == 20

@@ -56,7 +56,7 @@ def test_the_cut_is_one_line_with_the_argument_that_lifts_it(monkeypatch):
     slow(monkeypatch, 0.05)
     found = th.survey(mlp(), blobs(600), families=["kernel", "gradient"], permutations=2)
     contents = found.record.contents
-    assert "to end within 30 s; seconds=None takes all" in contents["cut"]
+    assert "to end within 30 s; seconds=None uses all" in contents["cut"]
     assert contents["config"]["sizes"]["gradient"] < 600
     free = th.survey(mlp(), blobs(600), families="gradient", permutations=2, seconds=None)
     assert free.record.contents["cut"] is None
@@ -169,7 +169,7 @@ def test_covariances_of_data_that_take_long_to_read_are_of_the_probe_set(monkeyp
     found = th.survey(mlp((6, 16, 3)), loader, families="covariance")
     contents = found.record.contents
     assert contents["data"]["n"] == contents["config"]["sizes"]["covariance"] == 20
-    assert any("others left unread" in warning["text"] for warning in contents["warnings"])
+    assert any("the others were not read" in warning["text"] for warning in contents["warnings"])
 
 
 def test_a_monitor_keeps_the_time_and_the_memory_of_its_options(monkeypatch):

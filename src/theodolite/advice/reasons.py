@@ -21,7 +21,7 @@ _WORDS: Mapping[Note, str] = {
     Note.FEWER_THAN_FOUR: "fewer than four examples",
     Note.FEW_EXAMPLES: "{n} examples for {width} features: a linear probe fits any labels; compare"
     " the number with its chance level",
-    Note.NOISY: "{n} examples: chance alone moves this number; compare it with its chance level",
+    Note.NOISY: "{n} examples are few for this number; compare it with its chance level",
     Note.SINGLE_EXAMPLES: "{single} of {classes} classes have a single example: left out",
     # the model
     Note.NO_OUTPUT_ROWS: "the model gives no row of outputs per example: {problem}",
@@ -33,8 +33,8 @@ _WORDS: Mapping[Note, str] = {
     Note.ZERO_FEATURES: "all features are zero",
     Note.CONSTANT_FEATURES: "the features are constant",
     Note.NOT_FINITE: "the features are not finite: the run has diverged",
-    Note.LONG_ROWS: "{few} of {n} rows of features hold {share:.0%} of their squared length: what"
-    " this layer aligns with is decided by them alone",
+    Note.LONG_ROWS: "{few} of {n} rows of features have {share:.0%} of the total squared norm, so"
+    " they dominate the numbers of this layer",
     Note.ISOTROPIC: "the weights are isotropic",
     Note.ONE_INPUT: "the layer has a single input, and so no directions to compare",
     Note.FEW_FILTERS: "{have} too few to judge directions: at least {least} are needed",
@@ -42,8 +42,8 @@ _WORDS: Mapping[Note, str] = {
     Note.NO_PATCH: "no whole patch fits: kernels span {spans}, their input is {sizes}",
     # kernels and gradients
     Note.CONSTANT_KERNEL: "the tangent kernel or the labels are constant",
-    Note.UNRESOLVED: "the sketch does not resolve it: the norm of the kernel is below its noise",
-    Note.PEAK_UNRESOLVED: "the sketch does not resolve which layer is the peak",
+    Note.UNRESOLVED: "the sketch is too noisy: the norm of the kernel is below its error",
+    Note.PEAK_UNRESOLVED: "the sketch is too noisy to say which layer has the peak",
     Note.PEAK_UNDEFINED: "the alignment of a layer is undefined",
     Note.NO_BALANCE: "the backward loss of information never exceeds the forward one",
     Note.ZERO_GRADIENTS: "all gradients are zero, or every class has a single example",
@@ -56,20 +56,20 @@ _WORDS: Mapping[Note, str] = {
     Note.NO_TIME: "{fewest} examples would take about {expected:.0f} s, {left:.0f} s are left;"
     " seconds={total} measures them",
     Note.LONG_SEQUENCES: "tangent kernels of {count} sequences take many minutes on a CPU with a"
-    ' model of this size; sizes={{"tangent": {count}}} measures them all the same, a GPU does'
-    " without",
+    ' model of this size; pass sizes={{"tangent": {count}}} to measure them anyway, or use a'
+    " GPU",
     Note.COVARIANCE_BYTES: "its covariance needs {needed:,} bytes, {free:,} are left of"
     " memory_limit",
     Note.UNIT_GRADIENT_BYTES: "not measured: gradients of unit length do not fit into memory_limit",
     Note.PICTURE_BYTES: "not drawn: output gradients of two examples do not fit into memory_limit",
     Note.FEWER_FOR_MEMORY: "{most} of {wanted} examples, to stay within memory_limit",
-    Note.FEWER_FOR_TIME: "{few} of {wanted} examples, since products of their positions take long"
-    ' on a CPU; sizes={{"tangent": {wanted}}} takes all',
-    Note.READ_IN_PART: "{given:,} examples were read in {seconds:.0f} s, and others left unread;"
-    " seconds=None reads all, examples= as many as you say",
+    Note.FEWER_FOR_TIME: "{few} of {wanted} examples, since long sequences are slow on a CPU;"
+    ' sizes={{"tangent": {wanted}}} uses all',
+    Note.READ_IN_PART: "{given:,} examples were read in {seconds:.0f} s, the others were not read;"
+    " pass seconds=None to read all, or examples= for a number",
     Note.TAKEN_AS_LABELS: "targets are whole numbers in {kind}, and the model has {outputs}"
-    " outputs: they are taken for class labels",
-    Note.CUT: "{parts}, to end within {limit:g} s; seconds=None takes all",
+    " outputs: they are used as class labels",
+    Note.CUT: "{parts}, to end within {limit:g} s; seconds=None uses all",
 }
 # For several layers at once, whose facts differ.
 _SHARED: Mapping[Note, str] = {

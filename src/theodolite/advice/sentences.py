@@ -1,7 +1,7 @@
 """From typed findings to words: the one place where sentences about a network are written.
 
 An answer says what was found, then the number, then how sure that is. Its evidence is one line.
-docs/answers.md says for every sentence what it rests on and where it abstains.
+docs/answers.md says what every answer is based on and where it abstains.
 """
 
 from collections.abc import Sequence
@@ -163,7 +163,7 @@ def _carry_over(finding: CarryOver) -> Answer:
         text = "Undecided: the network fits too few of its training examples."
         advice = _TRAIN
         if finding.losses:
-            text = "Undecided: training has not clearly lowered the loss of its sequences yet."
+            text = "Undecided: training has not clearly lowered the loss on its sequences yet."
             advice = "Train on, or measure more sequences."
         elif finding.train is not None and finding.train.measure == "r2":
             text = "Undecided: the network explains too little of its training targets."
@@ -194,11 +194,12 @@ def _ceiling(finding: CarryOver) -> str:
     if finding.held_out.measure == "r2":
         return (
             f"The rest is memorised, or noise: if {percent(finding.noise)} of the variance of the "
-            f"targets is noise, an R² of {finding.held_out.value:.2f} is the ceiling."
+            f"targets is noise, an R² of {finding.held_out.value:.2f} is the highest possible."
         )
     return (
         f"The rest is memorised, or label noise: if {percent(finding.noise)} of the held-out "
-        f"labels are random, {percent(finding.held_out.value)} is the ceiling. Check some labels."
+        f"labels are random, {percent(finding.held_out.value)} is the highest possible accuracy. "
+        "Check some labels."
     )
 
 
@@ -319,10 +320,8 @@ def _last_layer(finding: LastLayer) -> Answer:
         text = f"The network does not represent the {finding.goal} beyond chance: {number}."
     elif finding.losses is not None and finding.losses[0] >= finding.losses[1]:
         loss, guess = finding.losses
-        text = (
-            f"The network does not do the task: its loss is {loss:.3g}, that of chance {guess:.3g}."
-        )
-        evidence = f"{number}, which the inputs alone may give"
+        text = f"The network does not do the task: its loss is {loss:.3g} (chance {guess:.3g})."
+        evidence = f"{number}; the raw inputs may be the reason"
         found, sure, advice = "chance", "likely", _TRAIN
     return Answer("task", text, sure, evidence, advice, found, (family.figure, "steps-loss"))
 
@@ -394,7 +393,7 @@ def _layer_ground(finding: LayerProbes) -> tuple[Certainty, str, str]:
         )
     else:
         where = f"{finding.n} examples, each left out in turn"
-    pairs = "" if finding.paired else "; differences not taken example by example"
+    pairs = "" if finding.paired else "; differences are not paired by example"
     evidence = f"{where}; {of_best}{pairs}"
     advice = ""
     if not finding.model and finding.above_chance:
@@ -421,13 +420,16 @@ def _groups(finding: GroupContrast) -> Answer:
     )
     if finding.chance is None and finding.value > 0:
         text = (
-            f"Undecided whether the groups ({names}) disagree: gradients agree more within them by "
-            f"at most {finding.value:.2g}, in {layer}."
+            f"Undecided whether the groups ({names}) disagree: in {layer} gradients agree more "
+            f"within a group than over all by {finding.value:.2g} (no chance level)."
         )
         advice = "Measure with `th.survey(..., groups=)`, which adds a chance level."
         return Answer("groups", text, "undecided", evidence, advice, "undecided", figures)
     if finding.value <= 0 or (finding.chance is not None and not finding.beyond):
-        text = f"The groups ({names}) do not disagree: gradients agree no more within them."
+        text = (
+            f"The groups ({names}) do not disagree: gradients agree as much across groups as "
+            "within them."
+        )
         sure: Certainty = "undecided" if finding.chance is None else "likely"
         return Answer("groups", text, sure, evidence, "", "alike", figures)
     assert finding.chance is not None
