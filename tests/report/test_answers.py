@@ -53,8 +53,9 @@ def test_training_and_held_out_examples_of_one_network_are_compared():
         run_with([0.1, 0.04], name="bad, test", split="test"),
     ]
     found = told(*runs)
-    assert "“good” carries over to held-out examples: l1 keeps 95 %" in found["task"].text
-    assert "“bad” does not carry over to held-out examples: l1 keeps 10 %" in found["task"].text
+    task = found["task"].text
+    assert "“good”: CKA to labels carries over to held-out examples; l1 keeps 95 %" in task
+    assert "“bad”: CKA to labels does not carry over to held-out examples; l1 keeps 10 %" in task
     assert "l1 of “bad” first" in found["next"].text
 
 

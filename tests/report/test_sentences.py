@@ -105,7 +105,7 @@ def test_a_history_tells_what_changed_most():
         for layer in group.layers
     }
     layer = max(changes, key=lambda name: abs(changes[name]))
-    assert f"since step 0 most changed in {layer}" in family_sentence(group, "kernel")
+    assert f"largest change since step 0 in {layer}: " in family_sentence(group, "kernel")
     assert "at 4 steps from 0 to 1000" in opening_sentence(group)
 
 
@@ -215,7 +215,7 @@ def test_spaced_keeps_both_ends(count, logarithmic):
 def test_a_family_without_its_headline_says_what_it_needs(family, measure, told):
     group = group_with(family, measure, [0.5, 0.4])
     group.runs[0].last.record.contents["data"]["task"] = "unlabeled"
-    assert family_sentence(group, family) == f"{told}; what needs none is below."
+    assert family_sentence(group, family) == f"{told}; measures that need none are below."
 
 
 def test_a_headline_that_is_undefined_everywhere_says_why():

@@ -42,7 +42,7 @@ def family_sentence(group: Group, family: str, step: int | None = None) -> str:
     # The lowest misalignment is often that of a layer with few filters, which is chance.
     told = _TOLD[family](beyond if beyond and family == "covariance" else values)
     if scores:
-        read = " that can be read" if family == "covariance" and moment.unreadable else ""
+        read = " with enough filters" if family == "covariance" and moment.unreadable else ""
         told += f"; {_share(len(beyond), len(scores))}{read} beyond chance"
     if len(group.runs) == 1:
         told += _since_start(run, step, family) + _dated(run, moment, step)
@@ -197,7 +197,7 @@ def quiet_reason(group: Group, family: str) -> str:
         return f"undefined in every layer{why}"
     task = plain(str(moments[0].record.contents.get("data", {}).get("task", "these")))
     needs = "classes" if family == "gradient" else "targets"
-    return f"{task} data have no {needs} for it; what needs none is below"
+    return f"{task} data have no {needs} for it; measures that need none are below"
 
 
 def values_of(group: Group, moment: Moment, family: str, measure: str) -> Values:
@@ -254,7 +254,7 @@ def _since_start(run: RunView, step: int | None, family: str) -> str:
         return ""
     name = max(known, key=lambda layer: abs(known[layer][1] - known[layer][0]))
     change = " → ".join(shown(value) for value in known[name])
-    return f"; since step {start.step} most changed in {layer_words(name)}, {change}"
+    return f"; largest change since step {start.step} in {layer_words(name)}: {change}"
 
 
 def _dated(run: RunView, moment: Moment, step: int | None) -> str:
@@ -275,9 +275,9 @@ def _extremes(values: Values) -> str:
 def _representation(values: Values) -> str:
     layers = list(values)
     if len(layers) == 1:
-        return f"label alignment {shown(values[layers[0]])} in {layer_words(layers[0])}"
+        return f"label alignment is {shown(values[layers[0]])} in {layer_words(layers[0])}"
     first, last = values[layers[0]], values[layers[-1]]
-    trend = "level from input to output"
+    trend = "is level from input to output"
     if abs(last - first) > LEVEL_SHARE * max(map(abs, values.values())):
         word = "rises" if last > first else "falls"
         trend = f"{word} from {_named(values, layers[0])} to {_named(values, layers[-1])}"
@@ -301,7 +301,7 @@ def _kernel(values: Values) -> str:
 
 def _tangent(values: Values) -> str:
     top = max(values, key=values.__getitem__)
-    return f"highest in {_named(values, top)}: a step there points most at the labels"
+    return f"tangent alignment is highest in {_named(values, top)}"
 
 
 def _gradient(values: Values) -> str:

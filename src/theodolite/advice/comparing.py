@@ -1,7 +1,7 @@
 """The answers that a page begins with, of one run or of several.
 
-Those about one network at one moment stand in its record and are shown as they are. What lies
-between records is said here: how runs differ, and what held-out examples keep.
+Answers about one network at one step come from its record, unchanged. This module adds answers
+that need several records: how runs differ, and which numbers carry over to held-out examples.
 """
 
 import math
@@ -84,7 +84,7 @@ def _recorded(run: RunView, step: int | None) -> dict[str, Answer]:
 
 @dataclass(frozen=True)
 class _Profile:
-    """The headline of one family in one run: values by layer, and what chance moves them by."""
+    """The headline of one family in one run: values by layer, and their spread at chance."""
 
     family: str
     run: RunView
@@ -137,7 +137,7 @@ def _apart(a: _Profile, b: _Profile, layer: str) -> tuple[Certainty, str]:
     if deviations <= CHANCE:
         sure = "undecided"
     shown = f"{deviations:.{1 if deviations < CLEAR else 0}f}"
-    return sure, f"the gap is {shown} standard deviations of chance"
+    return sure, f"the difference is {shown} standard deviations at chance level"
 
 
 def _task(group: Group, pairs: Sequence["_Pair"], step: int | None) -> Answer | None:
@@ -189,8 +189,8 @@ class _Pair:
         word = word if kept > 1 - CARRIED else "does not carry over"
         numbers = f"{shown(self.other.values[layer])} of {shown(self.own.values[layer])}"
         return (
-            f"“{plain(self.name)}” {word} to held-out examples: {layer_words(layer)} keeps"
-            f" {100 * kept:.0f} % of its CKA to labels ({numbers})."
+            f"“{plain(self.name)}”: CKA to labels {word} to held-out examples;"
+            f" {layer_words(layer)} keeps {100 * kept:.0f} % of it ({numbers})."
         )
 
 
@@ -217,7 +217,7 @@ def _held_out_pairs(group: Group, step: int | None) -> list[_Pair]:
 
 
 def _kept_held_out(pairs: Sequence[_Pair]) -> Answer:
-    """What the last layer knows of its training labels holds elsewhere, or does not."""
+    """How much of the last layer's CKA to labels carries over to held-out examples."""
     ranked = sorted(pairs, key=lambda pair: pair.kept, reverse=True)
     text = " ".join(pair.words for pair in (ranked if len(ranked) < 3 else (ranked[0], ranked[-1])))
     spreads = [p.spreads.get(p.last) for pair in ranked for p in (pair.own, pair.other)]
@@ -225,9 +225,10 @@ def _kept_held_out(pairs: Sequence[_Pair]) -> Answer:
     evidence = ("lines-kernel", ranked[0].own.figure)
     if len(known) < len(spreads):
         return Answer(
-            "task", text, "likely", "measured on both kinds of examples", figures=evidence
+            "task", text, "likely", "measured on training and held-out examples", figures=evidence
         )
-    why = f"measured on both kinds of examples; chance moves these numbers by {shown(max(known))}"
+    at_chance = f"standard deviation at chance {shown(max(known))}"
+    why = f"measured on training and held-out examples; {at_chance}"
     return Answer("task", text, "clear", why, figures=evidence)
 
 
