@@ -86,7 +86,7 @@ def test_the_test_split_can_be_held_out(data, tmp_path):
         app, ["survey", MLP[0], str(data), *MLP[1:], "--held-out", "--split", "test"]
     )
     assert refused.exit_code == 2
-    assert "leave --split out" in refused.output + refused.stderr
+    assert "do not pass --split" in refused.output + refused.stderr
 
 
 def test_options_reach_the_survey(data, tmp_path):

@@ -253,7 +253,7 @@ def test_several_inputs_from_data_that_have_one(tmp_path):
     net = written(tmp_path / "net.py", PAIR)
     said = refused("survey", f"{net}:Pair", "digits")
     assert f"expected DATA as {WANTED}; got digits" in said
-    assert "y_train stands for the targets" in refused("survey", f"{net}:Supervised", "digits")
+    assert "y_train is reserved for targets" in refused("survey", f"{net}:Supervised", "digits")
 
 
 def test_named_inputs_of_the_other_split_only(tmp_path):

@@ -22,8 +22,8 @@ _EPILOG = (
 _GROUP = "theodolite.commands"  # entry points: name -> function that adds it to an application
 _PACKAGE = "theodolite-papers"
 _LABORATORY = {
-    "study": "The papers' experiments, run and judged.",
-    "sweep": "A study at every point of its space, here or on Ray.",
+    "study": "Run and judge the experiments of the papers.",
+    "sweep": "Run a study at every point of its settings, here or on Ray.",
     "train": "Train a network as a TOML file says.",
 }
 
@@ -61,8 +61,8 @@ def _common(
 ) -> None:
     """Measure alignment inside neural networks, layer by layer.
 
-    Five angles: between features and task, weights and data, kernels and targets, tangent kernels
-    and labels, gradients and each other.
+    Five families of measures compare features with labels, weights with inputs, kernels with
+    targets, tangent kernels with labels, and per-example gradients with each other.
     """
 
 

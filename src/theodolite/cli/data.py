@@ -1,4 +1,4 @@
-"""What DATA on the command line stands for, ready for a model, and whether the model takes it."""
+"""Load what DATA names on the command line, and check that the model accepts it."""
 
 import inspect
 from collections.abc import Collection
@@ -111,7 +111,7 @@ def _require_as_they_are(source: DataSource) -> None:
     if source.flat or source.scale not in ("auto", "none"):
         raise CommandError(
             f"{option}: expected data with a single input, x_train; {source.word} has inputs by "
-            "name, which are passed as they are: change them before np.savez"
+            "name, which are passed unchanged; scale or reshape them before np.savez"
         )
 
 
@@ -139,8 +139,8 @@ def resolve_device(name: str | None) -> torch.device:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise CommandError(
-            f"--device: expected cpu, or cuda where there is a GPU, got {name!r}, which cannot be "
-            "used here"
+            f"--device: expected cpu, or cuda if this machine has a GPU, got {name!r}; it "
+            "cannot be used here"
         ) from error
     return device
 
@@ -175,7 +175,7 @@ def require_fit(model: nn.Module, examples: Examples, readout: str | None) -> No
     except Exception as error:  # whatever the user's model raises
         text = " ".join(str(error).split())[:200]
         raise CommandError(
-            f"the model does not take this data: {_described(batch)}, and it answers "
+            f"the model does not accept the data: {_described(batch)}; it raises "
             f"{type(error).__name__}: {text}; {_hint(batch)}"
         ) from error
     _require_labels(examples, outputs.shape[1])
@@ -191,7 +191,7 @@ def _described(batch: Batch) -> str:
 
 def _hint(batch: Batch) -> str:
     if batch.kwargs:
-        return "arrays are passed as they are: save them in the shape and type that MODEL takes"
+        return "arrays are passed unchanged: save them in the shape and type that MODEL accepts"
     axes = batch.args[0].ndim
     if axes == 4 and batch.args[0].shape[1] == 1:
         return "pass --flatten for vectors, or --as-is for sequences in an .npz file"
@@ -296,7 +296,7 @@ def _require_single(arguments: _Arguments, found: str, split: str) -> None:
         return
     if _TARGETS in arguments.required:
         raise CommandError(
-            f"MODEL: forward takes {', '.join(arguments.required)}, and y_{split} stands for the "
+            f"MODEL: forward takes {', '.join(arguments.required)}, but y_{split} is reserved for "
             "targets; call theodolite.survey from Python, or rename the argument"
         )
     raise CommandError(

@@ -25,14 +25,14 @@ def demo(
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", help="Folder for records and reports; a new one if it holds some."
+            "--output", "-o", help="Folder to write; a number is added if it holds a run."
         ),
     ] = Path("runs/demo"),
     steps: Annotated[int, typer.Option(min=2, help="Training steps of each network.")] = 250,
-    seed: Annotated[int, typer.Option(min=0, help="Of weights, labels and batches.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of weights, labels and batches.")] = 0,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Processes that train beside each other; as many as cores."),
+        typer.Option(min=1, help="Networks trained at the same time. [default: one per core]"),
     ] = None,
     browse: Annotated[
         bool, typer.Option("--open/--no-open", help="Open the report in a browser.")
@@ -41,8 +41,8 @@ def demo(
 ) -> None:
     """Train an MLP on true and on random labels and a CNN, and measure all five families.
 
-    Uses scikit-learn's 8x8 digits: no download. Prints what carries over to held-out examples, the
-    numbers of every layer, what to notice, and three next steps.
+    Uses scikit-learn's 8x8 digits: no download. Prints how much of the fit carries over to
+    held-out examples, the numbers of every layer, what to notice, and the command to try next.
     """
     from theodolite.cli.story import StorySettings, tell_story
 

@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 __all__ = ["EXAMPLES", "survey"]
 
 _MODEL = (
-    "FILE.py:CALLABLE, PACKAGE.MODULE:CALLABLE (a module, or something that returns one), "
+    "FILE.py:CALLABLE, PACKAGE.MODULE:CALLABLE (an nn.Module, or a function that returns one), "
     "timm:NAME or hf:NAME. The file or package is executed: name only code that you trust."
 )
 
 _DATA = (
-    "digits, FILE.npz (x_train, y_train, x_test, y_test), a folder of images, one sub-folder per "
-    "class, or a name that a package adds (mnist, cifar10: theodolite-papers). For a model with "
-    "several inputs, forward(left, right): FILE.npz with left_train, right_train and y_train, or "
-    "the same with _test; the arrays are passed as they are."
+    "digits, FILE.npz (x_train, y_train, x_test, y_test), a folder of images with one sub-folder "
+    "per class, or a name that a package adds (mnist, cifar10: theodolite-papers). If the model "
+    "has several inputs, such as forward(left, right), FILE.npz holds left_train, right_train and "
+    "y_train, or the same with _test. These arrays are not scaled or reshaped."
 )
 
 # The marker keeps the lines as they are.
@@ -72,19 +72,19 @@ def survey(  # one parameter per option is how typer reads a command
         str | None,
         typer.Option(
             metavar="FILE[:KEY]",
-            help="True labels, where DATA has others (random, noisy): FILE.npy, FILE.npz "
+            help="True labels, if those of DATA are random or noisy: FILE.npy, FILE.npz "
             "(y_train or y_test), FILE.npz:KEY, or a KEY of DATA. Adds cka_truth to cka_target.",
         ),
     ] = None,
     scale: Annotated[
-        str, typer.Option(help="Scaling of the inputs; auto takes pixels to [0, 1].")
+        str, typer.Option(help="Scaling of the inputs; auto scales pixels to [0, 1].")
     ] = "auto",
     flatten: Annotated[bool, typer.Option(help="Pass every example as one vector.")] = False,
     as_is: Annotated[
         bool,
         typer.Option(
             "--as-is",
-            help="Leave the axes of FILE.npz alone: (n, T, d) holds sequences, not grey images.",
+            help="Keep the axes of FILE.npz: (n, T, d) holds sequences, not grey images.",
         ),
     ] = False,
     family: Annotated[
@@ -103,12 +103,12 @@ def survey(  # one parameter per option is how typer reads a command
         ),
     ] = None,
     readout: Annotated[
-        str | None, typer.Option(help="last, mean or cls, for outputs (n, T, c).")
+        str | None, typer.Option(help="How to use outputs (n, T, c): last, mean or cls.")
     ] = None,
     image_shape: Annotated[
         str | None,
         typer.Option(
-            metavar="HxW", help="Of flat inputs, for pictures of eigenvectors: 8x8 or 3x32x32."
+            metavar="HxW", help="Image shape of flat inputs, to draw eigenvectors: 8x8 or 3x32x32."
         ),
     ] = None,
     examples: Annotated[
@@ -123,16 +123,16 @@ def survey(  # one parameter per option is how typer reads a command
         typer.Option(min=0, help="Time limit; families then use fewer examples. 0 for no limit."),
     ] = 30.0,
     memory_limit: Annotated[
-        str | None, typer.Option(help="E.g. 4GB; larger runs are refused before they start.")
+        str | None, typer.Option(help="E.g. 4GB; larger surveys are refused before they start.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. [default: the best]")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of weights, data and permutations.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of weights, data and permutations.")] = 0,
     name: Annotated[str, typer.Option(help="What the report calls this survey.")] = "",
     option: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
-            help="Anything else that theodolite.surveys.SurveyOptions has; may be repeated.",
+            help="Any other field of theodolite.surveys.SurveyOptions; may be repeated.",
         ),
     ] = None,
     output: Annotated[
@@ -159,7 +159,7 @@ def survey(  # one parameter per option is how typer reads a command
         ),
     ] = None,
 ) -> None:
-    """Measure the angles inside a model and write the numbers and a report.
+    """Measure alignment inside a model and write the numbers and a report.
 
     Prints one row per layer with the headline number of each family.
     """
@@ -192,9 +192,9 @@ def survey(  # one parameter per option is how typer reads a command
     folder = free_folder(folder, overwrite=overwrite)
     origin = DataSource(data, split, scale, flatten, as_is, seed)
     if held_out and split != "train":
-        raise CommandError("--held-out: the test split is held out; leave --split out")
+        raise CommandError("--held-out: the test split is held out; do not pass --split")
     if truth is not None and family and "kernel" not in family:
-        raise CommandError("--truth: true labels are for the kernel family; add --family kernel")
+        raise CommandError("--truth: only the kernel family uses true labels; add --family kernel")
     with _process_group(resolve_device(device)) as place:
         network = build_model(source).to(place)
         given = in_precision_of(network, load_examples(origin, network))

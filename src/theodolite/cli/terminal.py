@@ -89,7 +89,7 @@ def require_writable(folder: Path) -> None:
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise CommandError(
-            f"--output: {folder} cannot be written: {existing} is no folder, or it is protected"
+            f"--output: {folder} cannot be written: {existing} is not a folder, or is protected"
         )
 
 

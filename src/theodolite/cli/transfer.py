@@ -17,9 +17,8 @@ from theodolite.records import free_folder
 __all__ = ["EXAMPLES", "transfer"]
 
 _MODELS = (
-    "FILE.py:CALLABLE, PACKAGE.MODULE:CALLABLE, timm:NAME or hf:NAME, each built in its turn; "
-    "NAME=MODEL to call it otherwise. Files and packages are executed: name only code that you "
-    "trust."
+    "FILE.py:CALLABLE, PACKAGE.MODULE:CALLABLE, timm:NAME or hf:NAME; NAME=MODEL gives a model "
+    "another name. Files and packages are executed: name only code that you trust."
 )
 _DATA = (
     "Labelled examples of the new task: digits, FILE.npz (x_train, y_train), a folder of images "
@@ -64,7 +63,7 @@ def transfer(  # one parameter per option is how typer reads a command
     ],
     split: Annotated[str, typer.Option(help="train or test.")] = "train",
     scale: Annotated[
-        str, typer.Option(help="Scaling of the inputs; auto takes pixels to [0, 1].")
+        str, typer.Option(help="Scaling of the inputs; auto scales pixels to [0, 1].")
     ] = "auto",
     flatten: Annotated[bool, typer.Option(help="Pass every example as one vector.")] = False,
     image_size: Annotated[
@@ -82,9 +81,9 @@ def transfer(  # one parameter per option is how typer reads a command
         int, typer.Option(min=20, help="Largest number of examples for tangent kernels.")
     ] = 400,
     head: Annotated[
-        str, typer.Option(help="Layer that a fresh head replaces; none if there is none.")
+        str, typer.Option(help="Layer that a new head replaces; none for a model of features.")
     ] = "auto",
-    workers: Annotated[int, typer.Option(min=1, help="Processes, one model each.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 1,
     seconds: Annotated[
         float | None,
         typer.Option(help="Time limit for all models; tangent kernels then use fewer examples."),
@@ -93,8 +92,8 @@ def transfer(  # one parameter per option is how typer reads a command
         str | None, typer.Option(help="E.g. 4GB; larger tangent kernels are not measured.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. [default: the best]")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the examples and the fresh head.")] = 0,
-    name: Annotated[str, typer.Option(help="What the report is called.")] = "",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the examples and the new head.")] = 0,
+    name: Annotated[str, typer.Option(help="Title of the report.")] = "",
     output: Annotated[
         Path | None,
         typer.Option(
@@ -111,9 +110,9 @@ def transfer(  # one parameter per option is how typer reads a command
 ) -> None:
     """Rank models for a new task, with a forecast of what fine-tuning them reaches.
 
-    Nothing is trained: every example is predicted from all the others, by regression with the
-    model's features and with its tangent kernel. Prints the ranking, where to cut each model and
-    what more labels would bring.
+    Nothing is trained. Regression with the model's features and with its tangent kernel predicts
+    every example from all the others. Prints the ranking, where to cut each model and the
+    accuracy with more labels.
     """
     from torch import nn
 

@@ -35,8 +35,8 @@ def view(
     gallery: Annotated[
         bool,
         typer.Option(
-            help="A table of all records below DIR, studies and sweeps included, to filter, sort "
-            "and compare; the default for more than twelve."
+            help="Write a table of all records below DIR, studies and sweeps included, to filter, "
+            "sort and compare. [default: for more than twelve records]"
         ),
     ] = False,
     browse: Annotated[

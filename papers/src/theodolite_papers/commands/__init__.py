@@ -13,12 +13,12 @@ __all__ = ["add_study", "add_sweep", "add_train"]
 def add_study(app: typer.Typer) -> None:
     """``theodolite study list | run | check | ledger | zoo``."""
     study_app.add_typer(zoo_app, name="zoo", help="The networks of the alignment zoo.")
-    app.add_typer(study_app, name="study", help="The papers' experiments, run and judged.")
+    app.add_typer(study_app, name="study", help="Run and judge the experiments of the papers.")
 
 
 def add_sweep(app: typer.Typer) -> None:
     """``theodolite sweep STUDY``."""
-    short_help = "A study at every point of its space, here or on Ray."
+    short_help = "Run a study at every point of its settings, here or on Ray."
     app.command("sweep", short_help=short_help)(sweep)
 
 
