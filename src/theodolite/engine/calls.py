@@ -68,11 +68,11 @@ class Axis:
     inner: bool = False
 
 
-def find_axis(one: Tensor | None, tensor: Tensor, examples: int, place: int = 0) -> Axis | None:
+def find_axis(one: Tensor | None, tensor: Tensor, examples: int, row: int = 0) -> Axis | None:
     """The axis of examples, found by comparison with the run in which the model saw one example.
 
     The axis is the one that has grown. Where it holds several parts of every example, the values
-    of that example, whose place is known, decide their order. Without such a run, the first axis
+    of that example, whose row is known, decide their order. Without such a run, the first axis
     whose length fits.
     """
     if examples == 1:
@@ -86,13 +86,13 @@ def find_axis(one: Tensor | None, tensor: Tensor, examples: int, place: int = 0)
         return next(exact, Axis(0) if fits else None)
     for index, (single, size) in enumerate(zip(one.shape, shape, strict=True)):
         if single != size and single * examples == size:
-            return Axis(index, single > 1 and _is_inner(one, tensor, examples, index, place))
+            return Axis(index, single > 1 and _is_inner(one, tensor, examples, index, row))
     return None
 
 
-def _is_inner(one: Tensor, tensor: Tensor, examples: int, index: int, place: int) -> bool:
+def _is_inner(one: Tensor, tensor: Tensor, examples: int, index: int, row: int) -> bool:
     outer, inner = (
-        _distance(one, split_examples(tensor, examples, Axis(index, order))[place])
+        _distance(one, split_examples(tensor, examples, Axis(index, order))[row])
         for order in (False, True)
     )
     return inner < outer
@@ -257,11 +257,6 @@ class Call:
     def has_examples(self, tensor: Tensor) -> bool:
         """Whether the tensor has an axis of examples (always, for a single example)."""
         return self.examples == 1 or self.axes.get(id(tensor)) is not None
-
-    @property
-    def has_example_results(self) -> bool:
-        """Whether the first result has an axis of examples (always, for a single example)."""
-        return self.examples == 1 or self.result_axes[0] is not None
 
     def split(self, tensor: Tensor) -> Tensor:
         """An argument with a new first axis of examples; the rest is as for a single example."""

@@ -198,14 +198,14 @@ class OuterCollector(_PositionCollector):
         group: The group.
         sizes: Of the block.
         route: The order of contraction.
-        keeps_gradients: Whether gradients are kept, and not what they are made of.
+        stores_gradients: Whether gradients are kept, and not what they are made of.
     """
 
     def __init__(
-        self, group: ParameterGroup, sizes: BlockSizes, route: Route, keeps_gradients: bool = False
+        self, group: ParameterGroup, sizes: BlockSizes, route: Route, stores_gradients: bool = False
     ) -> None:
         super().__init__(group, sizes)
-        self._route, self._keeps_gradients = route, keeps_gradients
+        self._route, self._stores_gradients = route, stores_gradients
         self._geometry: PatchGeometry | None = None
         self._inputs: Tensor | None = None  # of all examples
         self._now: Tensor  # of the examples begun with
@@ -221,7 +221,7 @@ class OuterCollector(_PositionCollector):
         self._shape, self._transposed = tuple(origin.tensor.shape), structures[0].transposed
         inputs, self._geometry = _joined_inputs(structures)
         self._now = scaled(inputs.to(self.sizes.dtype), origin.scale)
-        if not self._keeps_gradients:
+        if not self._stores_gradients:
             self._keep(rows, self._now)
 
     def _keep(self, rows: slice, inputs: Tensor) -> None:
@@ -241,7 +241,7 @@ class OuterCollector(_PositionCollector):
 
     def add(self, output: int, gradients: Sequence[Gradients]) -> None:
         """Keep output gradients, or the gradients that they make with the inputs."""
-        if not self._keeps_gradients:
+        if not self._stores_gradients:
             super().add(output, gradients)
             return
         output_grads = self._joined(gradients)
@@ -271,15 +271,15 @@ class OuterCollector(_PositionCollector):
         assert self._waiting is not None
         output_grads, self._waiting = self._waiting, None
         _, count, C, _ = output_grads.shape
-        place = (self._rows, slice(self._first, self._first + count))
+        target_rows = (self._rows, slice(self._first, self._first + count))
         number = 0
         for number, columns in enumerate(self._columns()):
-            target = self._part(number, C, columns.shape[1])[place]
+            target = self._part(number, C, columns.shape[1])[target_rows]
             with without_autocast(self.sizes.device):
                 product = output_grads.flatten(1, 2) @ columns.mT
             target.copy_(product.view(target.shape))
         if self.group.bias is not None:
-            self._part(number + 1, C, 1)[place] = output_grads.sum(3, keepdim=True)
+            self._part(number + 1, C, 1)[target_rows] = output_grads.sum(3, keepdim=True)
 
     def add_joint(self, outputs: range, gradients: Sequence[tuple[Tensor, ...]]) -> None:
         """The same, in one copy where the matrix has a single use."""
@@ -289,7 +289,7 @@ class OuterCollector(_PositionCollector):
         structure = self._uses[0].structure
         assert isinstance(structure, Outer)
         output_grads = _joint_output_grads(structure, gradients[0][0])  # (n, outputs, C, T)
-        if self._keeps_gradients:
+        if self._stores_gradients:
             self._waiting, self._first = self._own(output_grads), outputs.start
             self._form()
         elif len(outputs) == self.sizes.outputs and len(output_grads) == self.sizes.examples:
@@ -328,7 +328,7 @@ class OuterCollector(_PositionCollector):
     def factors(self) -> OuterFactors | DenseFactors | None:
         """Inputs with output gradients, or gradients."""
         names = self.group.parameters
-        if self._keeps_gradients:
+        if self._stores_gradients:
             parts = [part.flatten(2) for part in self._gradients]
             return DenseFactors(names, parts) if parts else None
         if self._output_grads is None:
@@ -402,8 +402,8 @@ class DenseCollector(Collector):
             rows = _joint_jacobian(use.structure, given)
             rows = rows.reshape(*rows.shape[:2], -1).transpose(0, 1)
             rows = scaled(rows, use.origin.scale).to(self.sizes.dtype)
-            place = self._space(rows.shape[2])[self._rows, outputs.start : outputs.stop]
-            place.add_(rows)
+            target = self._space(rows.shape[2])[self._rows, outputs.start : outputs.stop]
+            target.add_(rows)
 
     def put(self, example: int, output: int, gradient: Tensor) -> None:
         """Take the gradient of one output of one example as it is."""

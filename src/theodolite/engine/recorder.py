@@ -154,17 +154,17 @@ class CallTensors:
     returned: tuple[Tensor, ...]
     axes: dict[int, Axis | None] = field(default_factory=dict)
 
-    def find_axes(self, tensors: list[Tensor], examples: int, place: int) -> list[Axis | None]:
+    def find_axes(self, tensors: list[Tensor], examples: int, row: int) -> list[Axis | None]:
         """Axes of examples in the tensors of the same call for many examples, in order.
 
         Args:
             tensors: Those of the call.
             examples: Number of examples.
-            place: Where the single example is among them.
+            row: Row of the batch that the single example is.
         """
         singles = (*self.given, *self.returned)
         for index in range(len(self.axes), len(singles)):
-            self.axes[index] = find_axis(singles[index], tensors[index], examples, place)
+            self.axes[index] = find_axis(singles[index], tensors[index], examples, row)
         found = [*self.axes.values()]
         for tensor, axis in zip(tensors, found, strict=True):
             if axis is not None and not _fits(tensor, examples, axis):
@@ -180,7 +180,7 @@ def _fits(tensor: Tensor, examples: int, axis: Axis) -> bool:
 
 @dataclass(slots=True)  # not frozen, which takes longer: hundreds of them in a pass
 class Use:
-    """One call of a torch function that received a parameter, or a tensor made of parameters.
+    """One parameter, or a tensor made of parameters, in one call of a torch function.
 
     Args:
         origin: The tensor that was used and the parameters behind it.
@@ -243,7 +243,8 @@ class UseRecorder(TorchFunctionMode):
         inputs: Tensors that depend on the examples: the model's inputs.
         examples: Number of examples.
         reference: The same calls for a single example, to find where examples lie.
-        places: Examples of which is kept what calls receive.
+        kept_rows: Rows of the batch whose inputs to every call are kept, to compare with single
+            runs.
         others: Parameters that are not recorded: they depend on no example either.
         targets: Tensors beside the inputs that readouts and losses take of the examples.
 
@@ -251,8 +252,8 @@ class UseRecorder(TorchFunctionMode):
         in_outputs: Cleared once the outputs are there: a loss is only looked at.
         suspects: Names of calls that may let one example decide about another.
         rounding: In which numbers results were rounded.
-        received: For every recorded call, what it received of the examples at ``places``; None for
-            a tensor without an axis of examples.
+        received: For every recorded call, what it received of the examples at ``kept_rows``; None
+            for a tensor without an axis of examples.
     """
 
     def __init__(
@@ -261,7 +262,7 @@ class UseRecorder(TorchFunctionMode):
         inputs: Any,
         examples: int,
         reference: list[CallTensors] | None = None,
-        places: Sequence[int] = (),
+        kept_rows: Sequence[int] = (),
         others: Iterable[Tensor] = (),
         *,
         targets: Any = (),
@@ -270,7 +271,7 @@ class UseRecorder(TorchFunctionMode):
         self.uses: list[Use] = []
         self.calls: list[CallTensors] = []
         self.received: list[tuple[str, list[Tensor | None]]] = []
-        self._places = list(places)
+        self._kept_rows = list(kept_rows)
         self._count = 0
         self.intervals: dict[int, list[Interval]] = {}
         self.result_bytes = 0
@@ -279,11 +280,13 @@ class UseRecorder(TorchFunctionMode):
         self.rounding = Rounding()
         self.origins = {id(p): Origin((name,), p, 1.0) for name, p in parameters.items()}
         self._examples, self._reference = examples, reference
-        # With a gradient, and of no example: what is made of parameters that are not recorded.
+        # Tensors that require a gradient but depend on no example: made of parameters that are not
+        # recorded.
         self._constants: dict[int, tuple[Tensor, int]] = {}
         self._keep(others)
         self._of_examples = WeakTensorKeyDictionary()
-        self._marked: set[int] = set()  # identities, of which some may be those of others by now
+        # ids; stale ones may belong to newer tensors, hence the second look-up in `_of_examples`.
+        self._marked: set[int] = set()
         for tensor in tensors_in((inputs, targets)):
             self._of_examples[tensor] = True
             self._marked.add(id(tensor))
@@ -376,8 +379,8 @@ class UseRecorder(TorchFunctionMode):
         if not results:
             return result
         if depends and len(results) > 1 and type(result) is tuple:
-            # One result may be made of another, as those of LSTM cells: names of their own.
-            result = tuple(_renamed(part) for part in result)
+            # One result may be made of another, as those of LSTM cells.
+            result = tuple(_behind_own_node(part) for part in result)
             returned = tensors_in(result)
         interval = start, _get_sequence_nr()
         for source in sources:
@@ -396,7 +399,10 @@ class UseRecorder(TorchFunctionMode):
         return origin is not None and origin.tensor is tensor
 
     def _has_examples(self, tensor: Tensor) -> bool:
-        """The same of a tensor that is not made of recorded parameters alone."""
+        """Whether a tensor depends on the examples.
+
+        Called only for tensors that are not made of recorded parameters alone.
+        """
         if not tensor.requires_grad:
             return id(tensor) in self._marked and tensor in self._of_examples
         if not self._constants:
@@ -438,7 +444,7 @@ class UseRecorder(TorchFunctionMode):
             after = tuple(tensor.detach().clone() for tensor in returned)
             self.calls.append(CallTensors(name, kept, after))
         found = self._axes(name, given, sources, returned)
-        if self._places:
+        if self._kept_rows:
             self.received.append((name, self._rows(given, found)))
         axes = {id(detached[id(tensor)]): axis for tensor, axis in zip(given, found, strict=False)}
         result_axes = tuple(found[len(given) :])
@@ -461,13 +467,13 @@ class UseRecorder(TorchFunctionMode):
             )
 
     def _rows(self, given: list[Tensor], axes: list[Axis | None]) -> list[Tensor | None]:
-        """What a call receives of the examples that run alone too."""
+        """What a call receives of the examples that also run one by one."""
         rows: list[Tensor | None] = []
         for tensor, axis in zip(given, axes, strict=False):
             placed = axis is not None and not tensor.is_nested
             if placed and has_storage(tensor):
                 whole = split_examples(tensor.detach(), self._examples, axis)
-                rows.append(whole[self._places])
+                rows.append(whole[self._kept_rows])
             else:
                 rows.append(None)
         return rows
@@ -483,7 +489,8 @@ class UseRecorder(TorchFunctionMode):
         one = reference[self._count - 1] if self._count <= len(reference) else None
         counts = (function, len(given), len(returned))
         if one is not None and (one.function, len(one.given), len(one.returned)) == counts:
-            return one.find_axes(tensors, self._examples, self._places[0] if self._places else 0)
+            row = self._kept_rows[0] if self._kept_rows else 0
+            return one.find_axes(tensors, self._examples, row)
         made = {id(origin.tensor) for origin in sources}  # no axis of examples, for all we know
         return [None if id(t) in made else find_axis(None, t, self._examples) for t in tensors]
 
@@ -507,8 +514,8 @@ def _views_inside(result: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any])
     return all(base is not tensor and base is not tensor._base for tensor in given)
 
 
-def _renamed(value: Any) -> Any:
-    """The same tensor behind a node of its own, where only gradients from outside arrive."""
+def _behind_own_node(value: Any) -> Any:
+    """Give a result its own graph node, so that only gradients from outside the call arrive."""
     if isinstance(value, Tensor) and value.requires_grad and not value.is_nested:
         return value.view_as(value)
     return value
@@ -573,7 +580,7 @@ def require_complete(output: Tensor, recorder: UseRecorder) -> None:
         for following, _ in edges:
             if following is None:
                 continue
-            target = targets.get(id(following) if following.next_functions else _made(following))
+            target = targets.get(id(following) if following.next_functions else _leaf_id(following))
             if target is None:
                 name = calls.entered(node, following)
             else:
@@ -597,8 +604,8 @@ def require_visible(output: Tensor) -> None:
         pass
 
 
-def _made(leaf: Any) -> int:
-    """Identity of the parameter at the end of a graph."""
+def _leaf_id(leaf: Any) -> int:
+    """The id of the parameter at the end of a graph."""
     return id(getattr(leaf, "variable", leaf))
 
 
@@ -618,7 +625,10 @@ class _Calls:
         self._results = {id(node): node for node in results if node is not None}
 
     def entered(self, node: Any, following: Any) -> str | None:
-        """The parameter of a call of which a node from elsewhere uses more than the results."""
+        """Name of the parameter if a node from outside a recorded call uses an inner node of it.
+
+        None if it uses only results.
+        """
         if id(following) in self._results:
             return None
         inside = self._interval(following)
@@ -626,8 +636,8 @@ class _Calls:
 
     def _interval(self, node: Any) -> Interval | None:
         number = node._sequence_nr()
-        place = bisect_right(self._starts, number) - 1
-        found = self._intervals[place] if place >= 0 else None
+        index = bisect_right(self._starts, number) - 1
+        found = self._intervals[index] if index >= 0 else None
         return found if found is not None and number < found[1] else None
 
 
