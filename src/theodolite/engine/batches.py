@@ -130,8 +130,8 @@ def iterate_batches(
     Accepted: a tensor or array of inputs; a tuple ``(inputs, targets)``, whose inputs may be a
     tuple of positional arguments; a list of batches, each of them one of these (a list of two
     tensors is two batches of inputs, and refused if the second could be targets of the first);
-    a mapping of keyword arguments, whose targets are found under ``labels``, ``label``, ``targets``
-    or ``target``; a :class:`Batch`; a data set of torch or of
+    a mapping of keyword arguments, whose targets are found under ``labels``, ``label``,
+    ``targets``, ``target`` or ``y``; a :class:`Batch`; a data set of torch or of
     Hugging Face; a data loader or any other iterable of these. An iterable may also give single
     examples, each a mapping or a pair whose target is one number. Columns of text are left out.
 

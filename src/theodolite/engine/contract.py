@@ -236,7 +236,8 @@ class Contraction:
             overwrite: Whether what it holds is overwritten.
 
         Returns:
-            Whether the block is filled on both sides of its diagonal blocks.
+            False if only the part on and above the diagonal was computed, so that the caller must
+            mirror it; of no meaning where the two sides differ.
         """
         if left is None or right is None:
             if overwrite:

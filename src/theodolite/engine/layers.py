@@ -92,8 +92,9 @@ def own_parameters(model: nn.Module, layers: Layers = "*", params: Parameters = 
 
     Args:
         model: The model, unwrapped.
-        layers: See :func:`select_layers`; ``"*"`` takes every layer with parameters of its own. A
-            mapping says which parameters each layer owns.
+        layers: See :func:`select_layers`, except that ``"*"`` takes every layer at any depth with
+            parameters of its own, not the children. A mapping says which parameters each layer
+            owns.
         params: Which trainable parameters count: a pattern, names, or a predicate of
             (name, parameter); None takes all of them. In a pattern ``*`` stands for one component
             of the dotted name, and for any number of them where nothing matches otherwise.
@@ -271,7 +272,8 @@ def select_layers(model: nn.Module, layers: Layers) -> list[str]:
         model: The model, unwrapped.
         layers: A name; a pattern, in which ``*`` stands for one component of the dotted name and
             ``**`` for any number; several of these; or a predicate of (name, module). ``""`` is
-            the model itself, ``"*"`` its children.
+            the model itself, ``"*"`` its children. (In :func:`own_parameters` ``"*"`` is every
+            layer with parameters of its own.)
 
     Raises:
         UnknownNameError: If a name or pattern matches nothing; lists the nearest names.

@@ -1,8 +1,8 @@
 """Rules per torch function: how one call turns its result's gradient into gradients of examples.
 
 A call without a rule is run again, example by example (:func:`replay`): exact for every
-differentiable function of torch, and slower; ``coverage`` counts it. Recurrent layers are run step
-by step, in functions that have rules (``STEP_BY_STEP``).
+differentiable function of torch, and slower; ``Coverage.by_rule`` says so. Recurrent layers are run
+step by step, in functions that have rules (``STEP_BY_STEP``).
 """
 
 import math
@@ -68,7 +68,7 @@ def register_rule(*functions: Callable[..., Any]) -> Callable[[Rule], Rule]:
     The rule receives a :class:`~theodolite.engine.calls.Call` and returns a structure, or None
     where it does not apply. Functions of your own can be seen once they dispatch through
     ``torch.overrides.handle_torch_function`` or are built from torch functions that have rules.
-    The self-check of every run compares what rules give with plain autograd.
+    Checked batches (``check=``) compare what rules give with plain autograd.
 
     Args:
         *functions: of torch, such as ``torch.addmm``.

@@ -305,12 +305,12 @@ class KernelMoments:
         weight = 1.0 if rows == columns else 2.0
         for part in spans(len(block), _ROWS):
             values = block[part].double()
-            place = slice(rows.start + part.start, rows.start + part.stop)
-            form = self._labels[place] @ (values @ self._labels[columns])
+            span = slice(rows.start + part.start, rows.start + part.stop)
+            form = self._labels[span] @ (values @ self._labels[columns])
             self._form += weight * form
             values -= self._offset
             self._squares += weight * values.square().sum()
-            self._rows[place] += values.sum(1)
+            self._rows[span] += values.sum(1)
             if weight == 2.0:
                 self._rows[columns] += values.sum(0)
 
@@ -321,7 +321,7 @@ class KernelMoments:
 
     @property
     def uncentered(self) -> Tensor:
-        """Norm before centring, up to the constant that was subtracted."""
+        """Norm before centring; the constant that was subtracted is added back."""
         offset = torch.zeros_like(self._form) if self._offset is None else self._offset
         m = self._size
         shifted = self._squares + 2 * offset * self._rows.sum() + m * m * offset.square()
@@ -463,9 +463,12 @@ def _exact(engine: KernelEngine, data: BatchList, labels: Tensor) -> TangentAlig
 def _block_plan(engine: KernelEngine, examples: int) -> Plan:
     """The largest blocks that fit."""
     block = min(examples, max(1, _BLOCK_ROWS // engine.outputs))
+    # Gradients along the labels: of all batches so far, and of the one that is added.
+    parameters = engine.recorder.ownership.parameters.values()
+    held = 2 * sum(p.numel() * p.element_size() for p in parameters)
     while True:
         try:
-            return engine.plan(block, block, block >= examples, 2)
+            return engine.plan(block, block, block >= examples, 2, held)
         except MemoryLimitError:
             if block == 1:
                 raise
