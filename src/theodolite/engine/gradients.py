@@ -120,14 +120,14 @@ class UnitSums:
 
     @classmethod
     def of_gram(
-        cls, gram: Float[Tensor, "*layers n n"], groups: Float[Tensor, "n k"]
+        cls, gram: Float[Tensor, "*layers n n"], membership: Float[Tensor, "n k"]
     ) -> "UnitSums":
         """The sums of layers from the inner products of their gradients, in float64."""
         lengths = gram.diagonal(dim1=-2, dim2=-1).clamp(min=0.0).sqrt()
         scale = torch.where(lengths > 0, 1 / lengths, torch.zeros_like(lengths))
         cosines = gram * scale.unsqueeze(-2) * scale.unsqueeze(-1)
-        counts = (lengths > 0).double() @ groups
-        by_class = groups.mT @ cosines @ groups
+        counts = (lengths > 0).double() @ membership
+        by_class = membership.mT @ cosines @ membership
         means = (1 / counts.clamp(min=1.0)).unsqueeze(-1)
         both = (means.mT @ by_class @ means).squeeze((-2, -1))
         return cls(counts, by_class.diagonal(dim1=-2, dim2=-1), cosines.sum((-2, -1)), both)
@@ -175,28 +175,29 @@ class LayerSums:
     def of_gram(
         cls,
         gram: Float[Tensor, "*layers n n"],
-        groups: Float[Tensor, "n k"],
+        membership: Float[Tensor, "n k"],
         weight_norm: float = math.nan,
     ) -> "LayerSums":
         """The sums of one layer, or of several side by side, from inner products of gradients.
 
         Args:
             gram: inner products of all pairs of examples, in float64.
-            groups: one where an example belongs to a class.
+            membership: one where an example belongs to a class.
             weight_norm: norm of the layer's parameters.
 
         Examples:
-            >>> gradients, groups = torch.eye(2).double(), torch.ones(2, 1).double()
-            >>> LayerSums.of_gram(gradients @ gradients.mT, groups).classes.sum_square.tolist()
+            >>> gradients, membership = torch.eye(2).double(), torch.ones(2, 1).double()
+            >>> sums = LayerSums.of_gram(gradients @ gradients.mT, membership)
+            >>> sums.classes.sum_square.tolist()
             [2.0]
         """
-        every = groups.new_ones(len(groups), 1)
+        every = membership.new_ones(len(membership), 1)
         return cls(
-            SetSums.of_gram(gram, groups),
+            SetSums.of_gram(gram, membership),
             SetSums.of_gram(gram, every)[..., 0],
             gram.diagonal(dim1=-2, dim2=-1).clamp(min=0.0).sqrt(),
             gram.new_full(gram.shape[:-2], weight_norm),
-            UnitSums.of_gram(gram, groups),
+            UnitSums.of_gram(gram, membership),
         )
 
     def row(self, index: int) -> "LayerSums":
@@ -332,9 +333,9 @@ def gradient_sums(
     require_fixed_mode(plain)
     owned = own_parameters(plain, layers, params)
     loss = first_output if loss is None and readout == LOSS else loss
-    functions = OutputChoice("full")
+    choice = OutputChoice("full")
     readouts = resolve_readout(readout)
-    recorder = ModelRecorder(plain, owned, readouts, functions, ExampleCheck(check))
+    recorder = ModelRecorder(plain, owned, readouts, choice, ExampleCheck(check))
     data = single_batch(inputs, targets=targets, batch_fn=batch_fn)
     classes = _labels(data, labels)
     device = model_device(plain)
@@ -375,9 +376,12 @@ def gradient_sums(
 def _require_sound_rules(
     recorder: ModelRecorder, loss: Callable[[Tensor, Batch], Tensor], data: Batch
 ) -> None:
-    """Single examples agree with autograd: otherwise the rules are to blame, not the places."""
-    for place in (0, len(data) - 1):
-        one = data.take(slice(place, place + 1))
+    """If a single example disagrees with autograd, a rule is wrong.
+
+    Otherwise the batch was divided among examples wrongly.
+    """
+    for example in (0, len(data) - 1):
+        one = data.take(slice(example, example + 1))
         labels = torch.zeros(1, dtype=torch.long)
         single = replace(recorder, check=ExampleCheck("every"))
         try:
@@ -499,7 +503,8 @@ def gradient_alignment(
         loss: (outputs, targets) -> one number per example; None is the cross-entropy.
         zero: value of a class whose gradients are all zero, ``"nan"`` (left out) or ``"zero"``.
         **options: of :func:`gradient_sums`: ``labels``, ``layers``, ``params``, ``readout``,
-            ``stiffness``, ``batch_size``, ``batch_fn``, ``check``, ``processes``.
+            ``stiffness``, ``batch_size``, ``batch_fn``, ``check``, ``progress``,
+            ``processes``.
 
     Returns:
         Alignment, contrast and norms of per-example gradients, for every layer and the
@@ -564,7 +569,9 @@ class Segment:
 class ClassTally:
     r"""Accumulates :math:`\|\sum_{i \in c} v_i\|^2` per class and of the sum over all classes.
 
-    Nothing is read back from the device before the end: a GPU is never waited for.
+    A class is open until its last example has come; ``_close`` stores its norm, adds its sum to the
+    total and drops it; ``settle`` replaces the sums by norms after the last batch. Nothing is read
+    back from the device before the end: a GPU is never waited for.
 
     Args:
         scales: per class, a factor of its sum in a second total (for means of class means); filled
@@ -580,7 +587,7 @@ class ClassTally:
         self._settled: tuple[Tensor | None, Tensor | None] | None = None
 
     def settle(self) -> None:
-        """Keep numbers in the place of sums: no further vector comes."""
+        """Replace the sums by their norms: no further vector comes."""
         self._settled = self.total_norm, self.scaled_norm
         self._total = self._scaled = None
 
@@ -606,7 +613,7 @@ class ClassTally:
 
     def _close(self, labels: tuple[int, ...], sums: Float[Tensor, "s p"]) -> None:
         self.closed.append((labels, _norms(sums)))
-        # float64 accumulation cannot recover bits lost in float32 products
+        # The first sum keeps its dtype, mostly float32; the total is in float64 from the second on.
         total = sums[0] if len(sums) == 1 else sums.sum(0)
         if self._total is None:
             self._total = total
@@ -669,15 +676,15 @@ def shared_tallies(
 def class_squares(tallies: Sequence[ClassTally], classes: int) -> Float[Tensor, "m k"]:
     """Squared norms of classes' sums, one row per tally, in one copy."""
     squares = torch.zeros(len(tallies), classes, dtype=torch.float64)
-    places = [
+    entries = [
         (row, label)
         for row, tally in enumerate(tallies)
         for labels, _ in tally.closed
         for label in labels
     ]
-    if places:
+    if entries:
         flat = torch.cat([values for tally in tallies for _, values in tally.closed])
-        squares[tuple(torch.tensor(places).T)] = flat.cpu().square()
+        squares[tuple(torch.tensor(entries).T)] = flat.cpu().square()
     return squares
 
 
@@ -722,8 +729,8 @@ class GradientAccumulation:
         self._weight_squares: Tensor | None = None
         self._one_by_one = one_by_one
         if stiffness:
-            self._groups = target_columns(self._labels, self._classes).to(device)
-            self._scales = self._groups.new_ones(len(self._layers), self._classes)
+            self._class_membership = target_columns(self._labels, self._classes).to(device)
+            self._scales = self._class_membership.new_ones(len(self._layers), self._classes)
             self._units: dict[tuple[str, Names], ClassTally] = {}
 
     @property
@@ -911,7 +918,7 @@ class GradientAccumulation:
             for part, cut in self._parts(own, segments):
                 with without_autocast(self._squares.device):
                     squares.append(part.squared_norms()[:, 0])
-                    for some in _groups(cut, part.entries, self._squares.device):
+                    for some in _runs_that_fit(cut, part.entries, self._squares.device):
                         tally.add(some, part.weighted_sums(_ranges(some)))
             norms.append(joined(squares, 0))
             row = self._rows.setdefault(own.names, len(self._rows))
@@ -958,7 +965,7 @@ class GradientAccumulation:
         """A second, weighted sum: each gradient divided by its norm in the layer."""
         members = self._membership().to(self._squares.device)
         norms = (members @ self._squares[:, : span.stop]).sqrt()
-        counts = (norms > 0).double() @ self._groups[: span.stop]
+        counts = (norms > 0).double() @ self._class_membership[: span.stop]
         self._scales.copy_(1.0 / counts.clamp(min=1.0))
         inverse = torch.where(norms > 0, 1.0 / norms, torch.zeros_like(norms))[:, span]
         given = set()
@@ -972,7 +979,7 @@ class GradientAccumulation:
                 for part, cut in self._parts(own, segments):
                     weights = inverse[row, start : start + len(part)].unsqueeze(1)
                     start += len(part)
-                    for some in _groups(cut, part.entries, self._squares.device):
+                    for some in _runs_that_fit(cut, part.entries, self._squares.device):
                         with without_autocast(self._squares.device):
                             tally.add(some, part.weighted_sums(_ranges(some), weights))
         for key, tally in self._units.items():
@@ -995,11 +1002,12 @@ class GradientAccumulation:
         members = self._membership()
         squares = members @ self._squares.cpu()
         require_finite_gradients(squares.isfinite().all(0), self._order.tolist())
-        groups = target_columns(self._labels, self._classes)
+        membership = target_columns(self._labels, self._classes)
         by_class, whole = (members[:, : len(self._rows)] @ part for part in self._class_sums())
-        classes = SetSums.of_groups(groups, squares, by_class)
-        everyone = SetSums.of_groups(groups.new_ones(len(groups), 1), squares, whole.unsqueeze(1))
-        units = self._unit_sums(squares > 0, groups) if self._stiffness else None
+        classes = SetSums.of_groups(membership, squares, by_class)
+        one_set = membership.new_ones(len(membership), 1)
+        everyone = SetSums.of_groups(one_set, squares, whole.unsqueeze(1))
+        units = self._unit_sums(squares > 0, membership) if self._stiffness else None
         norms = self._in_data_order(squares.sqrt())
         return LayerSums(classes, everyone[:, 0], norms, self._weight_norms(), units)
 
@@ -1024,7 +1032,7 @@ class GradientAccumulation:
         ]
         return torch.tensor(norms, dtype=torch.float64)
 
-    def _unit_sums(self, nonzero: Tensor, groups: Float[Tensor, "n k"]) -> UnitSums:
+    def _unit_sums(self, nonzero: Tensor, membership: Float[Tensor, "n k"]) -> UnitSums:
         by_layer = [
             [tally for (owner, _), tally in self._units.items() if owner == layer]
             for layer in self._layers
@@ -1034,10 +1042,12 @@ class GradientAccumulation:
             torch.stack([_gathered(tallies, name).square().sum() for tallies in by_layer])
             for name in ("total_norm", "scaled_norm")
         )
-        return UnitSums(nonzero.double() @ groups, torch.stack(squares), total, mean)
+        return UnitSums(nonzero.double() @ membership, torch.stack(squares), total, mean)
 
 
-def _groups(segments: list[Segment], entries: int, device: torch.device) -> Iterator[list[Segment]]:
+def _runs_that_fit(
+    segments: list[Segment], entries: int, device: torch.device
+) -> Iterator[list[Segment]]:
     """Neighbouring segments whose sums together stay below the limit of the device."""
     limit = _CHUNK_BYTES.get(device.type, _CHUNK_BYTES["cpu"])
     step = max(1, limit // max(1, entries * _SUM_BYTES))

@@ -297,12 +297,12 @@ def batched_or_one_by_one(
     require_model(model)
     inner = unwrap(model)
     require_device(device, inner)
-    place = torch.device(device) if device is not None else model_device(inner)
-    with untouched(inner), exact_arithmetic(place):
-        data = BatchList.of(inputs, targets, batch_fn, place, model=inner)
+    chosen = torch.device(device) if device is not None else model_device(inner)
+    with untouched(inner), exact_arithmetic(chosen):
+        data = BatchList.of(inputs, targets, batch_fn, chosen, model=inner)
         second = None
         if other is not None:
-            second = BatchList.of(other, None, batch_fn, place, model=inner)
+            second = BatchList.of(other, None, batch_fn, chosen, model=inner)
         return _computed(inner, data, second, options, compute)
 
 
@@ -342,8 +342,8 @@ def _computed(
         engine.recorder.tolerance = tolerance
         engine.recorder.require_unchanged(reason)
     if isinstance(reason, DisagreementError):
-        for place in (0, len(data) - 1):
-            _require_sound_rules(model, BatchList(data.rows(slice(place, place + 1))), options)
+        for example in (0, len(data) - 1):
+            _require_sound_rules(model, BatchList(data.rows(slice(example, example + 1))), options)
     try:
         return compute(engine, data, other)
     except RuntimeError as error:
@@ -353,7 +353,10 @@ def _computed(
 
 
 def _require_sound_rules(model: nn.Module, one: BatchList, options: EngineOptions) -> None:
-    """A single example agrees with autograd: otherwise the rules are to blame, not the places."""
+    """If a single example disagrees with autograd, a rule is wrong.
+
+    Otherwise the batch was divided among examples wrongly.
+    """
     engine = prepare(model, one, replace(options, outputs="full", check="every"))
     try:
         kernels_of(engine, one, None)
@@ -781,9 +784,9 @@ def _vector_factors(
 ) -> dict[str, OuterFactors]:
     """Inputs and output gradients of layers with one matrix, applied once to one vector."""
     inner = unwrap(model)
-    place = model_device(inner)
-    with untouched(inner), exact_arithmetic(place):
-        data = BatchList.of(inputs, None, None, place)
+    device = model_device(inner)
+    with untouched(inner), exact_arithmetic(device):
+        data = BatchList.of(inputs, None, None, device)
 
         def prepared(names: Sequence[str]) -> tuple[KernelEngine, Plan]:
             options = EngineOptions(layers=list(names), readout=readout)

@@ -69,10 +69,10 @@ class ProgressCounter:
 
 @dataclass(frozen=True)
 class ForwardRun:
-    """One recorded forward pass: functions of the examples (n, c) and the uses of parameters.
+    """One recorded forward pass: outputs that are differentiated, (n, c), and uses of parameters.
 
     Args:
-        outputs: The functions.
+        outputs: Outputs that are differentiated, (n, c).
         uses: The uses.
         result_bytes: Bytes of all results of calls.
         rounding: In which numbers results were rounded.
@@ -105,7 +105,7 @@ class ForwardRun:
 
         Args:
             keep_graph: Whether the graph is needed afterwards.
-            wanted: Places of the uses that matter; nothing comes for others. None for all.
+            wanted: Indices of the uses that matter; nothing comes for others. None for all.
         """
         edges = self._edges(wanted)
         count = self.outputs.shape[1] if edges else 0
@@ -115,7 +115,7 @@ class ForwardRun:
 
     def _edges(self, wanted: Collection[int] | None) -> list[GradientEdge]:
         uses = enumerate(self.uses)
-        return [e for place, use in uses if wanted is None or place in wanted for e in use.edges]
+        return [e for index, use in uses if wanted is None or index in wanted for e in use.edges]
 
     def _pass(self, edges: list[GradientEdge], index: int, keep: bool) -> list[Tensor | None]:
         total = self.outputs[:, index].sum()
@@ -159,8 +159,8 @@ class ForwardRun:
     ) -> list[tuple[Tensor | None, ...]]:
         """Gradients at the results of all uses, use by use."""
         position, grouped = 0, []
-        for place, use in enumerate(self.uses):
-            count = len(use.edges) if wanted is None or place in wanted else 0
+        for use_index, use in enumerate(self.uses):
+            count = len(use.edges) if wanted is None or use_index in wanted else 0
             grouped.append(tuple(grads[position : position + count]))
             position += count
         return grouped
@@ -174,8 +174,8 @@ class ModelRecorder:
         model: The model.
         ownership: Its parameters.
         readout: From its outputs to (n, c).
-        choice: Which functions of those.
-        check: What is asked about batches, and was found so far.
+        choice: Which of those are differentiated.
+        check: What is checked, and was found so far.
 
     Attributes:
         batch: The batch that was run last.
@@ -205,10 +205,10 @@ class ModelRecorder:
         Args:
             batch: The examples.
             loss: From outputs and batch to one number per example, if it is wanted too.
-            examples: Where they are in the data, for messages; None if they are its beginning.
+            examples: Their indices in the data, for messages; None if they are its beginning.
 
         Raises:
-            NotFollowedError: If an example is something else alone.
+            NotFollowedError: If a single run of an example differs from its batch.
             NotFiniteError: If an output is not finite.
         """
         self.batch = batch
@@ -243,7 +243,7 @@ class ModelRecorder:
         return run, recorded.calls
 
     def _require_complete(self, run: ForwardRun) -> None:
-        """No use of a parameter went unseen; asked once for runs that make the same calls."""
+        """No use of a parameter went unseen; checked once for runs that make the same calls."""
         if run.kind not in self._kinds:
             run.require_complete()
             self._kinds.add(run.kind)
@@ -295,14 +295,14 @@ class ModelRecorder:
         return run
 
     def run_plainly(self, batch: Batch) -> Tensor:
-        """Functions of one example, (1, c), for plain autograd."""
+        """Outputs of one example that are differentiated, (1, c), for plain autograd."""
         outputs = self.outputs(batch)
         self.require_usable(outputs)
         require_visible(outputs)
         return outputs
 
     def outputs(self, batch: Batch) -> Tensor:
-        """Functions of the examples, (n, c), without recording anything."""
+        """Outputs that are differentiated, (n, c), without recording anything."""
         return self.choice.select(read_outputs(batch.run(self.model), batch, self.readout), batch)
 
     def _reference(self, batch: Batch) -> list[CallTensors]:
@@ -382,7 +382,7 @@ class ModelRecorder:
         return without_gradients(lambda: read_outputs(batch.run(self.model), batch, self.readout))
 
     def values(self, batch: Batch) -> Tensor:
-        """Functions of the examples, (n, c), without gradients."""
+        """Outputs that are differentiated, (n, c), without gradients."""
         return without_gradients(lambda: self.outputs(batch))
 
 
