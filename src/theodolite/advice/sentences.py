@@ -1,4 +1,4 @@
-"""From typed findings to words: the one place where sentences about a network are written.
+"""From typed findings to words. ``advice`` is the one package that writes about a network.
 
 An answer says what was found, then the number, then how sure that is. Its evidence is one line.
 docs/answers.md says what every answer is based on and where it abstains.

@@ -1,7 +1,7 @@
 """Gradient: how the features, and the gradients, of examples agree within classes and overall.
 
 Reads features, and sums and pairs of gradients. Headline: ``feature_omega_contrast``, by
-``linalg.contrast_from_sums``.
+``measures.gradient.contrast_from_sums``, whose formula is in ``linalg``.
 """
 
 import math

@@ -141,8 +141,9 @@ def equilibrium_layer(depth: int, correlation: float = 0.0, q_star: float = 1.0)
 
     Differs from paper:
         The paper states the asymptotic order :math:`L^{3/5}` alone, see
-        :func:`asymptotic_equilibrium_layer`; the exact balance grows with exponents of 0.7 to 1
-        over depths 10 to 100 and reaches 3/5 only beyond depth 10,000.
+        ``theodolite_papers.lou2022.formulas.infinite_width.asymptotic_equilibrium_layer``; the
+        exact balance grows with exponents of 0.7 to 1 over depths 10 to 100 and reaches 3/5 only
+        beyond depth 10,000.
     """
     falling = forward_losses(depth, correlation, q_star).log()
     rising = backward_losses(depth, correlation).log()
