@@ -44,7 +44,7 @@ model, pairs, limit = net(24), data(120), int(sys.argv[1])
 th.survey(net(2), data(24), options={"memory_limit": 10**9})  # loads libraries, starts threads
 open("/proc/self/clear_refs", "w").write("5")
 before = size("VmRSS")
-found = th.survey(model, pairs, options={"memory_limit": limit or None})
+found = th.survey(model, pairs, seconds=None, options={"memory_limit": limit or None})
 print(size("VmHWM") - before, *found.record.contents["skipped"])
 """
 
@@ -111,7 +111,12 @@ def test_deep_networks_go_in_batches_that_leave_room_for_kernels():
     deep = [part for _ in range(6) for part in (nn.Conv2d(8, 8, 3, padding=1), nn.ReLU())]
     model = nn.Sequential(nn.Conv2d(1, 8, 1), *deep, nn.Flatten(), nn.Linear(288, 3))
     found = th.survey(
-        model, images(120), families="gradient", permutations=2, options=limited(4 * 10**6)
+        model,
+        images(120),
+        families="gradient",
+        permutations=2,
+        seconds=None,
+        options=limited(4 * 10**6),
     )
     route = found.record.contents["routes"]["gradient"]
     assert route["pairs"] == route["n"] > 110

@@ -166,7 +166,7 @@ class KernelEngine:
         single = {groups[0] for groups in layers if len(groups) == 1}
         return sorted({index for groups in layers for index in groups} - single)
 
-    def plan(self, left: int, right: int, symmetric: bool, kernels: int) -> Plan:
+    def plan(self, left: int, right: int, symmetric: bool, kernels: int, held: int = 0) -> Plan:
         """Routes and sizes; raises where memory does not suffice."""
         sizes = KernelSizes(
             left=left,
@@ -177,6 +177,7 @@ class KernelEngine:
             dtype=self.dtype,
             device=self.device,
             kernels=kernels,
+            held=held,
         )
         return make_plan(self.groups, self.single_run, self.recorder.ownership, sizes, self.options)
 

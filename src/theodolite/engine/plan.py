@@ -333,6 +333,7 @@ class KernelSizes:
     dtype: torch.dtype
     device: torch.device
     kernels: int  # kernels that exist at a time
+    held: int = 0  # bytes that are there all the time
 
     @property
     def kernel_bytes(self) -> int:
@@ -359,24 +360,23 @@ def make_plan(
     largest = _TILE_BYTES.get(sizes.device.type, _TILE_BYTES["cpu"])
     tile = options.tile_bytes or min(largest, limit // 8)
     graph = 2 * single_run.result_bytes  # activations, and gradients of about the same size
-    fixed = sizes.kernels * sizes.kernel_bytes + 2 * tile
+    fixed = sizes.kernels * sizes.kernel_bytes + sizes.held + 2 * tile
     if options.memory_limit:  # what libraries take for themselves
         fixed += limit // 10
-    checked = 0
-    if options.check:  # two more backward passes, and gradients of some examples by plain autograd
-        checked = 2 * single_run.result_bytes
-        fixed += 3 * sum(p.numel() * p.element_size() for p in ownership.parameters.values())
+    # At the end the check holds gradients of two parts of a batch, and a graph of the larger one.
+    kernels = sizes.kernels * sizes.kernel_bytes
+    parameters = sum(p.numel() * p.element_size() for p in ownership.parameters.values())
+    checked = kernels + 2 * parameters if options.check else 0
     examples = sizes.left if sizes.symmetric else sizes.left + sizes.right
     longest = max(sizes.left, sizes.right)
-    free = max(0, limit - fixed) * graph // max(1, graph + checked)
-    batch_size = pass_size(options, longest, sizes.device, graph, free)
-    graph += checked
+    batch_size = pass_size(options, longest, sizes.device, graph, max(0, limit - fixed))
     block = max(sizes.left, sizes.right)
     needed = fixed + batch_size * graph + examples * kept
     if needed > limit:
         free = limit - fixed - batch_size * graph
         block = min(block, int(free // (2 * kept))) if kept else block
         needed = fixed + batch_size * graph + 2 * block * kept
+    needed = max(needed, checked)
     if block < 1 or needed > limit:
         raise MemoryLimitError(_refusal(sizes, limit, fixed, graph + 2 * kept, options.batch_size))
     return Plan(
