@@ -284,13 +284,13 @@ class Contraction:
         self, left: DenseFactors, right: DenseFactors, block: KernelBlock, overwrite: bool
     ) -> bool:
         """Inner products of gradients that were kept as they are."""
-        parts = left.parts()
-        return self._gram(parts, parts if left is right else right.parts(), block, overwrite)
+        pieces = left.pieces()
+        return self._gram(pieces, pieces if left is right else right.pieces(), block, overwrite)
 
     def _gram(
         self, left: Sequence[Tensor], right: Sequence[Tensor], block: KernelBlock, overwrite: bool
     ) -> bool:
-        """Inner products of gradients, (n, c, ...) in parts whose products add."""
+        """Inner products of gradients, (n, c, ...) in pieces whose products add."""
         same = True
         for a, b in zip(left, right, strict=True):
             same = a is b

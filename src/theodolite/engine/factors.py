@@ -117,8 +117,8 @@ class Factors(ABC):
     def __getitem__(self, rows: slice | list[int]) -> "Factors": ...
 
     @abstractmethod
-    def parts(self) -> list[Float[Tensor, "n c _"]]:
-        """The gradients in parts side by side."""
+    def pieces(self) -> list[Float[Tensor, "n c _"]]:
+        """The gradients in pieces side by side."""
 
     @abstractmethod
     def unpack(self, vector: Float[Tensor, " p"]) -> dict[str, Tensor]:
@@ -126,11 +126,11 @@ class Factors(ABC):
 
     def gradients(self) -> Float[Tensor, "n c p"]:
         """The gradients; entries in an order of their own, see :meth:`unpack`."""
-        return joined(self.parts(), 2)
+        return joined(self.pieces(), 2)
 
     def squared_norms(self) -> Float[Tensor, "n c"]:
         """Squared norms of the gradients, in float64; rounding may leave zero slightly negative."""
-        squares = [squared_row_norms(part) for part in self.parts()]
+        squares = [squared_row_norms(piece) for piece in self.pieces()]
         return squares[0] if len(squares) == 1 else torch.stack(squares).sum(0)
 
     def weighted_sums(
@@ -142,12 +142,12 @@ class Factors(ABC):
             ranges: Consecutive examples, in order and without overlap.
             weights: One number per example and output; None for ones.
         """
-        parts = self.parts()
-        members = parts[0].new_zeros(len(ranges), len(self), self.outputs)
+        pieces = self.pieces()
+        members = pieces[0].new_zeros(len(ranges), len(self), self.outputs)
         for row, rows in zip(members, ranges, strict=True):
             row[rows] = 1.0 if weights is None else weights[rows].to(row)
         flat = members.flatten(1)
-        return joined([flat @ part.flatten(0, 1) for part in parts], 1)
+        return joined([flat @ piece.flatten(0, 1) for piece in pieces], 1)
 
     def spans(self, limit: int) -> Iterator[slice]:
         """Ranges of examples whose intermediate results stay below so many bytes."""
@@ -158,46 +158,46 @@ class Factors(ABC):
 
 @final
 class DenseFactors(Factors):
-    """Gradients as they are, in parts (n, c, k) side by side.
+    """Gradients as they are, in pieces (n, c, k) side by side.
 
     Args:
         names: The parameters.
-        parts: Their gradients.
+        pieces: Their gradients.
         shape: Shape of the tensor that was used; None for a flat one.
     """
 
     def __init__(
         self,
         names: tuple[str, ...],
-        parts: list[Float[Tensor, "n c _"]],
+        pieces: list[Float[Tensor, "n c _"]],
         shape: Sequence[int] | None = None,
     ) -> None:
-        self.names, self._parts, self._shape = names, parts, shape
+        self.names, self._pieces, self._shape = names, pieces, shape
 
     def __len__(self) -> int:
-        return len(self._parts[0])
+        return len(self._pieces[0])
 
     @property
     def outputs(self) -> int:
         """The number of outputs c."""
-        return self._parts[0].shape[1]
+        return self._pieces[0].shape[1]
 
     @property
     def entries(self) -> int:
         """The number of entries p of one gradient."""
-        return sum(part.shape[2] for part in self._parts)
+        return sum(piece.shape[2] for piece in self._pieces)
 
     @property
     def working_bytes(self) -> int:
         """Bytes of intermediate results for one example: squares."""
-        return self.entries * self.outputs * self._parts[0].element_size()
+        return self.entries * self.outputs * self._pieces[0].element_size()
 
     def __getitem__(self, rows: slice | list[int]) -> "DenseFactors":
-        return DenseFactors(self.names, [part[rows] for part in self._parts], self._shape)
+        return DenseFactors(self.names, [piece[rows] for piece in self._pieces], self._shape)
 
-    def parts(self) -> list[Float[Tensor, "n c _"]]:
-        """The gradients in parts side by side, at least in float32."""
-        return [part.to(wide_dtype(part.dtype)) for part in self._parts]
+    def pieces(self) -> list[Float[Tensor, "n c _"]]:
+        """The gradients in pieces side by side, at least in float32."""
+        return [piece.to(wide_dtype(piece.dtype)) for piece in self._pieces]
 
     def unpack(self, vector: Float[Tensor, " p"]) -> dict[str, Tensor]:
         """The whole vector is that of the only parameter."""
@@ -336,10 +336,10 @@ class OuterFactors(PositionFactors):
                     torch.bmm(flat, strip.mT, out=matrix[:, :, index])
             else:
                 matrix = flat @ self.a
-        parts = [matrix.reshape(n, c, -1)]
-        return [*parts, b.sum(3)] if self.has_bias else parts
+        pieces = [matrix.reshape(n, c, -1)]
+        return [*pieces, b.sum(3)] if self.has_bias else pieces
 
-    def parts(self) -> list[Float[Tensor, "n c _"]]:
+    def pieces(self) -> list[Float[Tensor, "n c _"]]:
         """Gradients of the matrix, then of the bias."""
         return self._formed
 
@@ -451,7 +451,7 @@ class LookupFactors(PositionFactors):
     def __getitem__(self, rows: slice | list[int]) -> "LookupFactors":
         return LookupFactors(self.names, self.tokens[rows], self.output_grads[rows], self.rows)
 
-    def parts(self) -> list[Float[Tensor, "n c _"]]:
+    def pieces(self) -> list[Float[Tensor, "n c _"]]:
         """Output gradients added into the rows of their tokens, one table per example."""
         table = self.b.new_zeros(len(self), self.outputs, self.rows, self.width)
         index = self.tokens.clamp(min=0)[:, None, :, None].expand(-1, self.outputs, -1, self.width)
@@ -522,7 +522,7 @@ class MixedFactors(Factors):
     def __getitem__(self, rows: slice | list[int]) -> "MixedFactors":
         return MixedFactors(self.outer[rows], self.lookup[rows])
 
-    def parts(self) -> list[Float[Tensor, "n c _"]]:
+    def pieces(self) -> list[Float[Tensor, "n c _"]]:
         """Gradients of both uses, added."""
         return [self.outer.gradients() + self.lookup.gradients()]
 
