@@ -22,8 +22,8 @@ def test_one_model_needs_no_note():
 def test_forecasts_that_are_lower_bounds_are_named():
     notes = choosing_notes([entry("a", 0.6, 1), entry("b", 0.8, 1), entry("c", 0.9, 1)])
     assert notes[0] == (
-        "Forecasts and learning curves of b and c may be far too low: more than 70 % of the spread "
-        "of the labels stays unexplained, and fine-tuning has new features to learn."
+        "Forecasts and learning curves of b and c may be far too low: more than 70 % of the "
+        "variance of the labels stays unexplained, and fine-tuning may learn new features."
     )
     assert choosing_notes([entry("b", 0.8, 1)])[0].startswith(
         "Forecast and learning curve of b may be far too low"
@@ -34,14 +34,14 @@ def test_forecasts_that_are_lower_bounds_are_named():
 def test_a_ranking_by_size_is_told_so():
     notes = choosing_notes([entry("a", 0.1, 30), entry("b", 0.2, 20), entry("c", 0.3, 10)])
     assert notes == [
-        "The ranking is that of the list by size, largest first: for these models it says no more "
-        "than their numbers of parameters."
+        "The ranking equals the ranking by number of parameters, largest first. For these models "
+        "it adds nothing to their size."
     ]
 
 
 def test_what_the_list_by_size_would_lose_is_told():
     notes = choosing_notes([entry("a", 0.1, 10), entry("b", 0.3, 20)])
-    assert notes[-1] == "The list by size would start from b, whose forecast is 20.0 points lower."
+    assert notes[-1] == "The ranking by size starts with b, whose forecast is 20.0 points lower."
 
 
 def test_equal_sizes_say_nothing():
@@ -64,16 +64,16 @@ def test_models_that_are_not_distinguished_are_a_tie():
 
 def test_features_that_disagree_are_told():
     notes = choosing_notes([entry("a", 0.1, 10, features=0.5), entry("b", 0.2, 10, features=0.2)])
-    assert notes[0].startswith("Linear probes would start from b")
+    assert notes[0].startswith("Linear probes rank b first")
 
 
 def test_features_alone_beside_tangent_kernels_are_told():
     pair = [entry("a", 0.2, 1), Candidate("b", 0.3, 0.3, 0.7, 1, incomplete=True)]
     assert choosing_notes(pair)[0] == (
-        "b is judged by features alone, the others with the tangent kernel, whose errors are "
-        "lower: its place may be too low."
+        "b is judged only by features, the others with the tangent kernel, whose errors are lower. "
+        "So its place may be too low."
     )
-    assert not any("features alone" in note for note in choosing_notes(pair[1:] * 2))
+    assert not any("only by features" in note for note in choosing_notes(pair[1:] * 2))
 
 
 def answer_of_a_tie(*parameters):
@@ -93,8 +93,9 @@ def answer_of_a_tie(*parameters):
 
 
 def test_a_tie_recommends_the_smallest_only_where_sizes_differ():
-    assert answer_of_a_tie(20, 10).advice == "Take the smallest of them, b, or label more examples."
-    assert answer_of_a_tie(10, 10).advice == "Take any of them, or label more examples."
+    unequal, equal = answer_of_a_tie(20, 10).advice, answer_of_a_tie(10, 10).advice
+    assert unequal == "Start from the smallest of them, b, or label more examples."
+    assert equal == "Start from any of them, or label more examples."
 
 
 def test_an_interval_does_not_round_to_all():

@@ -1,7 +1,7 @@
 """Which model to start from: a ranking, and what one should know before following it.
 
 Numbers only; :func:`theodolite.transfer` measures them. Each entry has the leave-one-out error of a
-model on the new task, by which it is ranked, and what the list by size would have said: a ranking
+model on the new task, by which it is ranked, and what the ranking by size would have said: a ranking
 that says no more than that list says so.
 """
 
@@ -92,7 +92,7 @@ def tied(candidates: Sequence[Candidate]) -> list[str]:
 def choosing_notes(candidates: Sequence[Candidate], *, points: bool = True) -> list[str]:
     """What to know about a ranking, as sentences.
 
-    Where the evidence disagrees, and whether the list by size says the same.
+    Where the evidence disagrees, and whether the ranking by size is the same.
 
     Args:
         candidates: in any order.
@@ -105,8 +105,8 @@ def choosing_notes(candidates: Sequence[Candidate], *, points: bool = True) -> l
         >>> pair = [Candidate("a", 0.5, 0.3, 0.7, 10), Candidate("b", 0.3, 0.4, 0.8, 5)]
         >>> for note in choosing_notes(pair):
         ...     print(note)
-        Linear probes would start from a; with the tangent kernel b comes first.
-        The list by size would start from a, whose forecast is 10.0 points lower.
+        Linear probes rank a first; the tangent kernel ranks b first.
+        The ranking by size starts with a, whose forecast is 10.0 points lower.
     """
     known = [entry for entry in ranked(candidates) if isfinite(entry.error)]
     notes = []
@@ -117,8 +117,8 @@ def choosing_notes(candidates: Sequence[Candidate], *, points: bool = True) -> l
         what = "Forecasts and learning curves" if several else "Forecast and learning curve"
         notes.append(
             f"{what} of {listed(bounds, most=4)} may be far too low: more than "
-            f"{100 * SMALL_ERROR:.0f} % of the spread of the labels stays unexplained, and "
-            "fine-tuning has new features to learn."
+            f"{100 * SMALL_ERROR:.0f} % of the variance of the labels stays unexplained, and "
+            "fine-tuning may learn new features."
         )
     if len(known) < 2:
         return notes
@@ -126,15 +126,14 @@ def choosing_notes(candidates: Sequence[Candidate], *, points: bool = True) -> l
     alone = [entry.name for entry in known if entry.incomplete]
     if 0 < len(alone) < len(known):
         notes.append(
-            f"{listed(alone, most=4)} {'is' if len(alone) == 1 else 'are'} judged by features "
-            "alone, the others with the tangent kernel, whose errors are lower: "
+            f"{listed(alone, most=4)} {'is' if len(alone) == 1 else 'are'} judged only by "
+            "features, the others with the tangent kernel, whose errors are lower. So "
             f"{'its place' if len(alone) == 1 else 'their places'} may be too low."
         )
     plain = min(known, key=lambda entry: _number(entry.features_error))
     if plain.name != first.name:
         notes.append(
-            f"Linear probes would start from {plain.name}; with the tangent "
-            f"kernel {first.name} comes first."
+            f"Linear probes rank {plain.name} first; the tangent kernel ranks {first.name} first."
         )
     notes.append(_beside_size(known, points))
     return notes
@@ -160,22 +159,22 @@ def _beside_size(known: Sequence[Candidate], points: bool) -> str:
 
     first, largest = known[0], max(known, key=lambda entry: entry.parameters)
     if len({entry.parameters for entry in known}) == 1:
-        return "All models have the same size; the list by size says nothing here."
+        return "All models have the same size, so a ranking by size is not possible."
     tau = float(kendalltau([-e.error for e in known], [e.parameters for e in known]).statistic)
     if largest.name == first.name and (tau >= _SAME_LIST or len(known) == 2):
         return (
-            "The ranking is that of the list by size, largest first: for these models it says no "
-            "more than their numbers of parameters."
+            "The ranking equals the ranking by number of parameters, largest first. For these "
+            "models it adds nothing to their size."
         )
     if largest.name == first.name:
         return (
-            f"The list by size would start from {first.name}, too; below the first place the two "
-            f"lists differ (Kendall's tau {tau:.2f})."
+            f"The ranking by size also starts with {first.name}; below the first place the two "
+            f"rankings differ (Kendall's tau {tau:.2f})."
         )
     gap = first.forecast - largest.forecast if points else largest.forecast - first.forecast
     size = f"{100 * abs(gap):.1f} points" if points else f"{abs(gap):.3f}"
     told = f"{size} {'lower' if points == (gap > 0) else 'higher'}" if abs(gap) > 5e-4 else "equal"
-    return f"The list by size would start from {largest.name}, whose forecast is {told}."
+    return f"The ranking by size starts with {largest.name}, whose forecast is {told}."
 
 
 def transfer_answers(contents: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> list[Answer]:
@@ -216,18 +215,18 @@ def _model_answer(contents: Mapping[str, Any], classes: bool, few: bool) -> Answ
         error += f", {models[1]['error']:.2f} for {models[1]['name']}"
     evidence = f"{error}; {contents['data']['probe']} labels, each predicted from the others."
     if len(models) == 1:
-        text = f"{best['name']} is expected at {reach} after fine-tuning. No other model was given."
+        text = f"Fine-tuning {best['name']} is expected to reach {reach}. No other model was given."
         return Answer("model", text, "likely", evidence, finding="one-model")
     if ties:
         text = f"Tie: {listed(ties, most=4)} are not distinguished on these labels."
-        text += f" {best['name']} is expected at {reach}."
+        text += f" Fine-tuning {best['name']} is expected to reach {reach}."
         sizes = {m["name"]: int(m["parameters"]) for m in models if m["name"] in ties}
         choice = "any of them"
         if len(set(sizes.values())) > 1:
             choice = f"the smallest of them, {min(sizes, key=sizes.__getitem__)}"
-        advice = f"Take {choice}, or label more examples."
+        advice = f"Start from {choice}, or label more examples."
         return Answer("model", text, "undecided", evidence, advice, "tie")
-    text = f"Start from {best['name']}: fine-tuned it is expected at {reach}."
+    text = f"Start from {best['name']}: fine-tuning is expected to reach {reach}."
     incomplete = few or any(model["tangent"] is None for model in models)
     sure: Certainty = "likely" if incomplete or not others else "clear"
     return Answer("model", text, sure, evidence, finding="one-best")
