@@ -1,8 +1,8 @@
 """Which model to start from: a ranking, and what one should know before following it.
 
-Numbers only; :func:`theodolite.transfer` measures them. Each entry has the leave-one-out error of a
-model on the new task, by which it is ranked, and what the ranking by size would have said: a ranking
-that says no more than that list says so.
+Numbers only; :func:`theodolite.transfer` measures them. Models are
+ranked by their leave-one-out error on the new task. A note compares this ranking with the ranking
+by size, and says if it adds nothing.
 """
 
 from collections.abc import Mapping, Sequence
