@@ -1,10 +1,10 @@
 """Numbers -> typed findings -> sentences: what Theodolite says about a network, and how sure it is.
 
-Every sentence is written here, from records alone and without torch:
+This package writes every sentence. It needs only records, not torch:
 
 - ``findings``: typed findings with their thresholds; ``inputs``: the rule on raw inputs.
 - ``answers``: reads findings from the record of a survey; ``sentences``: their words.
-- ``comparing``: answers about several runs; ``captions``: sentences beside figures of a page.
+- ``comparing``: answers about several runs; ``captions``: sentences under figures.
 - ``reasons``: why a number is missing; ``summary``: a survey on a terminal.
 - ``choosing``: which model to start from.
 """

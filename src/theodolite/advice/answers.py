@@ -135,7 +135,7 @@ def _fit(
 def _evidence(
     rows: Rows, data: Mapping[str, Any], layers: Sequence[str], own: Row
 ) -> FitEvidence | None:
-    """The raw inputs and the first layer beside the network's accuracy."""
+    """Accuracies of the raw inputs, the first layer and the network."""
     near = rows.get((None, "input_neighbour_accuracy")) or rows.get((_INPUT, "neighbour_accuracy"))
     line = rows.get((None, "input_probe_accuracy")) or rows.get((_INPUT, "probe_accuracy"))
     in_layers = (rows.get((name, "neighbour_accuracy")) for name in layers)
@@ -148,7 +148,7 @@ def _evidence(
 
 
 def _last_layer(rows: Rows, layers: Sequence[str], contents: Mapping[str, Any]) -> LastLayer | None:
-    """The headline of the last layer, where nothing says how well the network does its task."""
+    """The headline of the last layer, used if the record has no accuracy of the network."""
     data = contents["data"]
     if data.get("outputs", 0) is None:  # features without a model
         return None

@@ -1,4 +1,4 @@
-"""Sentences beside the figures of a page, computed from the numbers of a family or a measure."""
+"""Captions of the figures of a page, computed from the numbers of a family or a measure."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -361,9 +361,9 @@ class LayerProbes:
 def compare_layers(scores: Mapping[str, np.ndarray], *, shares: bool) -> tuple[str, set[str]]:
     """The layer of the highest mean score, and those that are not significantly worse.
 
-    Differences are taken example by example. The best layer is chosen by the same data, so each of
-    the k (k - 1) / 2 pairs is compared at the level 0.05 over their number: all statements hold
-    together. Counts of right answers are adjusted after Bonett and Price for small counts.
+    Differences are taken example by example. The same data choose the best layer. Each of the
+    k (k - 1) / 2 pairs is therefore compared at the level 0.05 divided by their number
+    (Bonferroni). Counts of right answers are adjusted after Bonett and Price for small counts.
 
     Args:
         scores: of every layer, one number per example, in one order.

@@ -1,13 +1,15 @@
 """How much of a classifier's fit the raw inputs predict, where no held-out examples are given.
 
-Three numbers enter, and none of them asks the network about its own labels: the leave-one-out
-accuracy of nearest neighbours and of a linear probe on the raw inputs; the same of neighbours in
-the first layer, where that layer cannot have memorised (many more examples than numbers in one);
-and chance, the share of the largest class.
+The rule uses these numbers, none of which depends on how the network fits its own labels:
+
+- the leave-one-out accuracy of nearest neighbours and of a linear probe on the raw inputs;
+- the same accuracy of neighbours in the first layer, if there are too many examples for this layer
+  to memorise (many more examples than numbers in one example);
+- chance, the share of the largest class.
 
 Later layers do not help: a network that memorises builds them from the labels in question. Inputs
-at chance do not mean memorising either: a task may need the architecture. The laboratory keeps the
-calibration of this rule (:data:`CALIBRATION`), docs/answers.md prints it.
+at chance do not mean that the network memorises: a task may need the architecture. The calibration
+of this rule is in :data:`CALIBRATION` and in docs/answers.md.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""Why a number is missing or should be read with care: each kind with its words.
+"""Reasons why a number is missing or needs care, each kind with its words.
 
-Families of a survey name the kind and its facts. The record keeps the kind (``note``) beside the
-words, so that programs compare kinds and tables say once what concerns many layers.
+Families of a survey name the kind and its facts. The record keeps both the kind (``note``) and the
+words. Programs compare kinds, and tables print one line for a reason that concerns many layers.
 """
 
 from collections.abc import Mapping
