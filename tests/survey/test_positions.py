@@ -377,7 +377,7 @@ def test_a_few_long_rows_are_told():
     x[7] *= 100
     found = th.survey(nn.Linear(3, 2), (x, torch.arange(100) % 2), families="kernel")
     (note,) = [n for n in found.record.contents["warnings"] if n["measure"] == "features"]
-    assert note["text"].startswith("1 of 100 rows of features hold")
+    assert note["text"].startswith("1 of 100 rows of features have")
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,6 @@ def test_a_folder_that_is_not_there(tmp_path, command):
 @pytest.mark.parametrize("command", [("study", "run"), ("sweep",)], ids=["run", "sweep"])
 def test_a_device_that_is_not_there(tmp_path, command):
     words = (*command, "imani2022.fig7", "--size", "smoke", "--results", tmp_path)
-    assert "--device: expected cpu, or cuda where there is a GPU" in refused(
+    assert "--device: expected cpu, or cuda if this machine has a GPU" in refused(
         tmp_path, *words, "--device", "cuda:99"
     )
