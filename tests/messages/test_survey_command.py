@@ -398,5 +398,5 @@ def test_an_interrupt_ends_with_a_sentence(monkeypatch, data):
     result = call("survey", MLP, data)
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (
         130,
-        "stopped; what was written before is kept",
+        "stopped; finished files are kept",
     )

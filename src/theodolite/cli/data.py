@@ -95,7 +95,7 @@ def load_examples(source: DataSource, model: nn.Module) -> Examples:
 
 
 def _loaded(source: DataSource) -> Dataset:
-    """Of a file, the split that is asked for, and no other: there may be none."""
+    """Load only the requested split of a file; the other split may be missing."""
     is_file = source.word.endswith(".npz")
     if source.as_is and not is_file:
         raise CommandError(f"--as-is: expected DATA as an .npz file, got {source.word!r}")
@@ -127,7 +127,7 @@ def _scaled(data: Dataset, scale: str) -> Dataset:
 
 
 def resolve_device(name: str | None) -> torch.device:
-    """The device of this name; the best that there is without one.
+    """The device of this name; without a name, the GPU if there is one.
 
     Raises:
         CommandError: If there is no such device here.
@@ -159,7 +159,7 @@ def in_precision_of(model: nn.Module, examples: Examples) -> Examples:
 
 
 def require_fit(model: nn.Module, examples: Examples, readout: str | None) -> None:
-    """Run a few examples through the model, so that a misfit is one sentence and comes at once.
+    """Run a few examples through the model, to report a mismatch early and in one sentence.
 
     Raises:
         CommandError: If the model refuses the examples, or labels exceed its outputs.
@@ -255,7 +255,7 @@ class _Arguments:
 
 
 def load_named_inputs(model: nn.Module, word: str, split: str) -> NamedInputs | None:
-    """Inputs by name, as they are in the file; None where one input will do.
+    """Inputs by name, unchanged; None if the model has one input.
 
     Arrays are ``NAME_train`` and ``NAME_test`` for the arguments NAME of ``forward``, beside the
     targets ``y_train`` and ``y_test``. Those of the split that is measured must be there.

@@ -50,7 +50,7 @@ class Watched:
 
 
 def watch_network(name: str, settings: StorySettings, report: Report) -> Watched:
-    """Train; measure all families on training examples, and what carries over to held-out ones.
+    """Train a network; measure all families on training examples, and the held-out accuracy.
 
     Args:
         name: one of ``NETWORKS``.

@@ -1,7 +1,7 @@
-"""What the demo shows: one network on true and on random labels, and a small CNN.
+"""The demo: one network on true labels, the same on random labels, and a small CNN.
 
-The networks are trained in processes of their own where there are cores for them; nothing here
-imports torch, so that processes start at once.
+Each network trains in its own process if there are enough cores. This module does not import
+torch, so that processes start at once.
 """
 
 import os
@@ -62,7 +62,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Story:
-    """What the demo leaves behind.
+    """Results of the demo.
 
     Args:
         histories: by name; on training examples with the labels that the network was trained on.
@@ -88,8 +88,8 @@ def tell_story(
         settings: how large.
         folder: for one record per history, and the reports.
         show: called with (fraction done, what is being done).
-        workers: processes that train; 1 for none beside this one, None for as many as there are
-            cores. The numbers are the same.
+        workers: processes that train; 1 trains in this process, None uses one per core. The
+            numbers are the same.
 
     Raises:
         StudyError: If a network could not be trained or measured.
@@ -107,7 +107,7 @@ def tell_story(
     show(0.0, "starting")
     if workers is None:
         workers = min(len(NETWORKS), _cores())
-    jobs = [CNN, *NETWORKS[:-1]]  # the page of the CNN is written beside the last of the others
+    jobs = [CNN, *NETWORKS[:-1]]  # the CNN first: its page is written while others train
 
     def tell(share: float, text: str) -> None:
         show(share, text or "writing records")  # a network is done

@@ -44,8 +44,8 @@ class CommandError(TheodoliteError, ValueError):
 class PoliteGroup(typer.core.TyperGroup):
     """A group of commands that answers errors with a sentence.
 
-    What this library raises on purpose, and files that cannot be read or written, are the user's
-    to correct: exit code 2. Anything else is a defect: exit code 1. Ctrl-C ends with 130.
+    Exit code 2: errors that this library raises on purpose, and files that cannot be read or
+    written; the user can correct them. Exit code 1: any other error, a defect. Ctrl-C: 130.
     """
 
     def invoke(self, ctx: Any) -> Any:
@@ -53,7 +53,7 @@ class PoliteGroup(typer.core.TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            typer.secho("stopped; what was written before is kept", err=True)
+            typer.secho("stopped; finished files are kept", err=True)
             raise typer.Exit(INTERRUPTED) from None
         except Exception as error:
             if ctx.params.get("_traceback") or _known_to_typer(error):
@@ -81,7 +81,7 @@ def _fail(error: Exception) -> NoReturn:
 
 
 def require_writable(folder: Path) -> None:
-    """A folder that exists or can be made, known before the work and not after it.
+    """Check before any work that the folder exists or can be made.
 
     Raises:
         CommandError: If it cannot be written to.
@@ -155,7 +155,7 @@ def open_page(page: Path) -> None:
 
 
 def require_conditions(names: Sequence[str]) -> None:
-    """Refuse conditions of ``--fail-on`` that there are not, before anything is measured."""
+    """Refuse unknown conditions of ``--fail-on`` before anything is measured."""
     unknown = [name for name in names if name not in CONDITIONS]
     if unknown:
         raise CommandError(f"--fail-on: expected memorising or undecided, got {unknown[0]!r}")
@@ -166,7 +166,7 @@ def fail_on(conditions: Sequence[str], answers: Sequence[Answer]) -> None:
 
     Args:
         conditions: "memorising": most of the fit does not carry over to held-out examples;
-            "undecided": the survey cannot tell, or has no such answer.
+            "undecided": the survey cannot decide, or has no answer about the task.
         answers: of the survey.
     """
     task = next((answer for answer in answers if answer.question == "task"), None)

@@ -46,7 +46,7 @@ def view(
         bool, typer.Option("--json", help="Print the numbers as JSON and write no report.")
     ] = False,
 ) -> None:
-    """Show what was measured: print the headline numbers, write the report and open it."""
+    """Print the headline numbers of saved runs, write their report and open it."""
     if json_:
         found = _saved_results(folders).items()
         documents = [_document(path, result) for path, result in found]
@@ -83,7 +83,7 @@ def _document(path: Path, result: "Survey | History | Transfer") -> Any:
 
 
 def _saved_results(folders: Sequence[Path]) -> "dict[Path, Survey | History | Transfer]":
-    """Load every run; a folder that is none stands for the runs right below it.
+    """Load every run; a folder without a record stands for the runs right below it.
 
     Raises:
         RecordError: If a record is missing or damaged, or a history has no step yet.
