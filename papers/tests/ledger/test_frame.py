@@ -1,6 +1,7 @@
 """Studies, claims, records and runs."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -29,6 +30,7 @@ from theodolite_papers.ledger import (
     outcome,
     pass_rate,
     run_study,
+    share_condition,
     withdraw_study,
 )
 from theodolite_papers.ledger._runs import withdrawn_verdicts
@@ -126,13 +128,20 @@ class TestVerdicts:
 
     @pytest.mark.parametrize(
         ("members", "status"),
-        [((True,) * 3, "holds"), ((False,) * 3, "fails"), ((True, True, False), "mixed")],
+        [
+            ((True,) * 3, "holds"),
+            ((False,) * 3, "fails"),
+            ((True, True, False), "undecided"),  # two of six are too few
+            ((True,) * 3 + (False,) * 3, "mixed"),
+        ],
     )
     def test_networks_are_the_unit_of_claims_about_networks(self, members, status):
         claim = Claim("x", "inside", lambda _: Outcome(all(members), {}, members=members))
         verdict = judge_claim(claim, "lite", results_of(1, 2))
-        assert (verdict.status, verdict.seeds) == (status, 6)
-        assert f"of 6 networks, pass rate {'' if status == 'mixed' else 'at '}" in str(verdict)
+        agree = len(set(members)) == 1
+        assert (verdict.status, verdict.seeds) == (status, 2 * len(members))
+        rate = f"of {2 * len(members)} networks, pass rate {'at ' if agree else ''}"
+        assert rate in str(verdict)
 
     def test_networks_of_one_seed_give_an_interval(self):
         runs = tuple(Result({"value": v}, point={"k": k}) for k, v in enumerate((103, 104, 105)))
@@ -145,6 +154,27 @@ class TestVerdicts:
         claim = replace(made_study().claims[0], unit="calculation")
         verdict = judge_claim(claim, "lite", results_of(1))
         assert str(verdict) == "fails (a calculation, nothing is random)"
+        several = judge_claim(claim, "lite", results_of(1, 2)).decider
+        assert (math.isnan(several.low), several.unit) == (True, "calculation")
+
+    def test_a_seed_that_cannot_decide_is_no_miss(self):
+        def check(runs):
+            value = runs.first["value"]
+            return decided(above("value", value), premise=value < 9)
+
+        verdict = judge_claim(Claim("x", "positive", check), "lite", results_of(1, 1, 1, 1, 9))
+        assert str(verdict) == "undecided (4 of 4 seeds that decide; 1 does not)"
+
+    def test_an_interval_of_correlations_ends_at_one(self):
+        claim = Claim("x", "rank", lambda runs: decided(above("r", runs.mean("value"), limit=1)))
+        decider = judge_claim(claim, "lite", results_of(0.6, 1.0, 1.0)).decider
+        assert decider.low > 0
+        assert decider.high == 1
+
+    def test_a_share_of_all_networks_has_an_exact_interval(self):
+        share = share_condition("share", [True] * 46, 0.9)
+        assert share.interval == pytest.approx((0.05 ** (1 / 46), 1))
+        assert share.holds
 
     def test_a_claim_over_all_runs_is_judged_once(self):
         claim = replace(made_study().claims[0], scope="all")
@@ -166,10 +196,11 @@ class TestVerdicts:
         assert judge_claim(claim, "lite", results_of(1)).status == "reported"
 
     def test_undecided_is_neither(self):
-        claim = Claim("x", "cannot be told", lambda _: outcome(None, value=float("nan")))
+        claim = Claim("x", "cannot be told", lambda _: outcome(None), premise="it is fitted")
         verdict = judge_claim(claim, "lite", results_of(1))
-        assert verdict.status == "undecided"
-        assert "premise" in str(verdict)
+        assert str(verdict) == "undecided (its premise did not come about: it is fitted)"
+        plain = judge_claim(replace(claim, premise=""), "lite", results_of(1))
+        assert str(plain) == "undecided (these runs cannot decide it)"
 
 
 @pytest.mark.parametrize(("passed", "of"), [(5, 5), (2, 2), (0, 5), (3, 5), (7, 26)])

@@ -57,6 +57,7 @@ __all__ = [
     "provided",
     "rank_condition",
     "run_label",
+    "share_condition",
     "shown_as",
     "smallest",
     "spearman",
@@ -193,6 +194,7 @@ class Condition:
         interval: 95 % interval of the value, where the check has one of its own, over networks or
             examples.
         unit: what that interval is over, such as "26 networks".
+        limit: the largest absolute value that there can be: 1 of a correlation.
     """
 
     name: str
@@ -202,6 +204,7 @@ class Condition:
     strict: bool = True
     interval: tuple[float, float] | None = None
     unit: str = ""
+    limit: float = math.inf
 
     @property
     def holds(self) -> bool:
@@ -264,6 +267,7 @@ class Claim:
         unit: "network" where an interval over the runs of a single seed makes sense, since each is
             a network of its own; "calculation" where nothing is random.
         kept: the runs that the check looks at, where it leaves some aside; these are counted.
+        premise: what must have come about for anything to be decided.
     """
 
     id: str
@@ -275,6 +279,7 @@ class Claim:
     fragile: str = ""
     unit: Literal["", "network", "calculation"] = ""
     kept: Callable[[Results], Results] | None = None
+    premise: str = ""
 
 
 @dataclass(frozen=True)
@@ -307,6 +312,7 @@ class Verdict:
         outcomes: label of the runs ("seed 101") -> outcome.
         seeds: number of seeds behind it.
         passed: number of seeds on which it holds; None where it is about all runs together.
+        open: number of seeds that cannot decide it.
         decider: the number that decided, or would have; None where the claim has no conditions.
         repeat: what a seed numbers.
         reason: why nothing was decided, where that is not the noise.
@@ -318,6 +324,7 @@ class Verdict:
     outcomes: Mapping[str, Outcome]
     seeds: int = 0
     passed: int | None = None
+    open: int = 0
     decider: Decider | None = None
     repeat: str = "seed"
     reason: str = ""
@@ -348,6 +355,10 @@ class Verdict:
             return self.decider.unit if self.decider else counted(self.seeds, self.repeat)
         if self.passed is None:
             return f"over {counted(self.seeds, self.repeat)}"
+        if self.open:
+            decide, do = self.seeds - self.open, "does" if self.open == 1 else "do"
+            noun = f"{counted(decide, self.repeat)} that decide{'s' if decide == 1 else ''}"
+            return f"{self.passed} of {noun}; {self.open} {do} not"
         text = f"{self.passed} of {counted(self.seeds, self.repeat)}"
         low, high = pass_rate(self.passed, self.seeds)
         if self.passed == self.seeds:
@@ -398,14 +409,28 @@ def decided(
     return Outcome(holds, shown, conditions)
 
 
-def above(name: str, value: Number, bound: Number = 0.0, *, strict: bool = True) -> Condition:
+def above(
+    name: str,
+    value: Number,
+    bound: Number = 0.0,
+    *,
+    strict: bool = True,
+    limit: float = math.inf,
+) -> Condition:
     """The condition that a number is larger than a bound."""
-    return Condition(name, float(value), low=float(bound), strict=strict)
+    return Condition(name, float(value), low=float(bound), strict=strict, limit=limit)
 
 
-def below(name: str, value: Number, bound: Number = 0.0, *, strict: bool = True) -> Condition:
+def below(
+    name: str,
+    value: Number,
+    bound: Number = 0.0,
+    *,
+    strict: bool = True,
+    limit: float = math.inf,
+) -> Condition:
     """The condition that a number is smaller than a bound."""
-    return Condition(name, float(value), high=float(bound), strict=strict)
+    return Condition(name, float(value), high=float(bound), strict=strict, limit=limit)
 
 
 def mean_condition(name: str, values: Numbers, units: str) -> Condition:
@@ -421,6 +446,19 @@ def mean_condition(name: str, values: Numbers, units: str) -> Condition:
         error = float(found.std(ddof=1)) / math.sqrt(len(found))
     interval = _student(mean, error, len(found))
     return Condition(name, mean, low=0.0, interval=interval, unit=f"{len(found)} {units}")
+
+
+def share_condition(name: str, held: Sequence[bool] | np.ndarray, bound: float) -> Condition:
+    """The condition that a share of networks is large, with its exact interval.
+
+    Example:
+        >>> [round(end, 2) for end in share_condition("share", [True] * 46, 0.9).interval]
+        [0.94, 1.0]
+    """
+    passed, count = int(np.sum(held)), len(held)
+    interval = pass_rate(passed, count)
+    unit = f"{count} networks"
+    return Condition(name, passed / count, bound, strict=False, interval=interval, unit=unit)
 
 
 def rank_condition(name: str, rank: float, count: int, bound: float) -> Condition:
@@ -450,10 +488,16 @@ def merged(parts: Mapping[str, Outcome]) -> Outcome:
 
 
 def inside(
-    name: str, value: Number, low: Number, high: Number, *, strict: bool = True
+    name: str,
+    value: Number,
+    low: Number,
+    high: Number,
+    *,
+    strict: bool = True,
+    limit: float = math.inf,
 ) -> Condition:
     """The condition that a number lies between two bounds."""
-    return Condition(name, float(value), float(low), float(high), strict)
+    return Condition(name, float(value), float(low), float(high), strict, limit=limit)
 
 
 def counted(number: int, noun: str) -> str:
@@ -480,45 +524,45 @@ def judge_claim(
     members = [held for one in outcomes.values() for held in one.members]
     if members:
         return _of_networks(claim, size, outcomes, members)
-    passed = None if claim.scope == "all" else _passed(claim, results, outcomes)
+    held = None if claim.scope == "all" else _by_seed(claim, results, outcomes)
     groups = [_Group.of(claim, results, part, repeat) for part in _groups(claim, results)]
     decider = min((d for group in groups for d in group.deciders), key=_rank, default=None)
     shown = None if decider is None else decider[0]
     status = _combined([group.status for group in groups])
     reason = ""
     if all(one.holds is None for one in outcomes.values()):
-        reason = "these runs cannot decide it, or its premise did not come about"
+        missed = f"its premise did not come about: {claim.premise}"
+        reason = missed if claim.premise else "these runs cannot decide it"
     if own_bound and status in ("fails", ONE_SEED) and not any(o.holds for o in outcomes.values()):
         status = "undecided" if status == "fails" else status
         reason = "it misses a bound of ours that the paper does not name"
     if size not in claim.sizes:
         status = "reported"
-    return Verdict(claim, size, status, outcomes, seeds, passed, shown, repeat, reason)
+    passed, undecided = (None, 0) if held is None else (held.count(True), held.count(None))
+    return Verdict(claim, size, status, outcomes, seeds, passed, undecided, shown, repeat, reason)
 
 
 def _of_networks(
     claim: Claim, size: str, outcomes: Mapping[str, Outcome], members: Sequence[bool]
 ) -> Verdict:
-    """The verdict on a claim about single networks: holds or fails where enough of them agree."""
-    agree = len(set(members)) == 1
-    status = "mixed"
-    if agree:
-        status = "undecided"
-        if len(members) >= _SIGN_TEST:
-            status = "holds" if members[0] else "fails"
+    """The verdict on a claim about single networks: each side counts where enough agree on it."""
+    held, missed = members.count(True), members.count(False)
+    status = "undecided"
+    if min(held, missed) >= _SIGN_TEST:
+        status = "mixed"
+    elif max(held, missed) >= _SIGN_TEST and min(held, missed) == 0:
+        status = "holds" if held else "fails"
     if size not in claim.sizes:
         status = "reported"
-    return Verdict(claim, size, status, outcomes, len(members), sum(members), repeat="network")
+    return Verdict(claim, size, status, outcomes, len(members), held, repeat="network")
 
 
-def _passed(claim: Claim, results: Results, outcomes: Mapping[str, Outcome]) -> int:
-    """Number of seeds on which all parts of a claim hold."""
-    parts = _parts(claim.scope, results)
-    held: dict[int, bool] = {}
-    for label, part in parts:
-        seed = part.first.seed
-        held[seed] = held.get(seed, True) and bool(outcomes[label].holds)
-    return sum(held.values())
+def _by_seed(claim: Claim, results: Results, outcomes: Mapping[str, Outcome]) -> list[bool | None]:
+    """Whether all parts of a claim hold, for each seed; None where it cannot decide."""
+    found: dict[int, list[bool | None]] = {}
+    for label, part in _parts(claim.scope, results):
+        found.setdefault(part.first.seed, []).append(outcomes[label].holds)
+    return [all_of(held) for held in found.values()]
 
 
 def _groups(claim: Claim, results: Results) -> list[Results]:
@@ -559,6 +603,10 @@ class _Group:
             count = len(outcomes)
         found = [one.holds for one in outcomes]
         if claim.unit == "calculation":
+            conditions = [
+                (replace(one, low=math.nan, high=math.nan, unit="calculation"), place, distance)
+                for one, place, distance in conditions
+            ]
             status = {True: "holds", False: "fails", None: "undecided"}[all_of(found)]
         else:
             status = _status(found, [place for _, place, _ in conditions], count)
@@ -618,7 +666,7 @@ def _loosest(same: Sequence[Condition]) -> Condition:
     """One condition for repeats whose bounds differ a little, as chance levels do."""
     first = same[0]
     low, high = float(np.mean([c.low for c in same])), float(np.mean([c.high for c in same]))
-    return Condition(first.name, first.value, low, high, first.strict)
+    return replace(first, low=low, high=high, interval=None)
 
 
 def _jackknifed(
@@ -656,7 +704,7 @@ def _placed(
     condition: Condition, value: float, interval: tuple[float, float], unit: str
 ) -> tuple[Decider, str, float]:
     """A condition with its interval: inside the bounds, outside, around one, or unknown."""
-    low, high = interval
+    low, high = (float(np.clip(end, -condition.limit, condition.limit)) for end in interval)
     margin = min(value - condition.low, condition.high - value)
     if math.isnan(low) or math.isnan(high):
         place = "unknown"
