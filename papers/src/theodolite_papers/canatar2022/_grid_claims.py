@@ -19,6 +19,7 @@ from theodolite_papers.ledger import (
     mean_condition,
     outcome,
     pearson,
+    share_condition,
     spearman,
 )
 
@@ -98,11 +99,13 @@ def _input_fades(runs: Results) -> Outcome:
 
 def _ends(runs: Results, name: str, first: int, **beside: int) -> Outcome:
     """In most runs CKA rises from the first layer to the last, or (``first=-1``) falls."""
-    shares = {}
+    held = {}
     for key, row in (("share", BIASED), ("share_debiased", DEBIASED)):
         values = profiles(runs, name, row)
-        shares[key] = float((values[:, -1 - first] > values[:, first]).mean())
-    return decided(above("share", shares["share"], _MOST, strict=False), **shares, **beside)
+        held[key] = values[:, -1 - first] > values[:, first]
+    debiased = float(held["share_debiased"].mean())
+    share = share_condition("share", held["share"], _MOST)
+    return decided(share, share_debiased=debiased, **beside)
 
 
 def _extremes(runs: Results) -> Outcome:
@@ -163,7 +166,7 @@ def _by_momentum(name: str, layer: int, sign: int) -> Check:
 
 def _input_hurts(runs: Results) -> Outcome:
     r = pearson(runs["test_accuracy"], profiles(runs, "input_train").mean(1))
-    return decided(below("correlation", r))
+    return decided(below("correlation", r, limit=1))
 
 
 def _misranked(runs: Results) -> Outcome:
@@ -179,17 +182,16 @@ def _misranked(runs: Results) -> Outcome:
 def _train_tells_test(runs: Results) -> Outcome:
     train, test = (profiles(runs, f"target_{name}").ravel() for name in ("train", "test"))
     r = pearson(train, test)
-    return decided(above("correlation", r, 0.9))
+    return decided(above("correlation", r, 0.9, limit=1))
 
 
 def _above_chance(runs: Results) -> Outcome:
     """The last layer against every permutation of the labels, and what bias adds."""
     rows = runs.array("target_train")[:, :, -1].astype(np.float64)
-    share = float((rows[:, 0] > rows[:, NULL_TOP]).mean())
     first = runs.array("target_train")[:, :, 0].astype(np.float64).mean(0)
     mean = rows.mean(0)
     return decided(
-        above("share", share, _MOST, strict=False),
+        share_condition("share", rows[:, 0] > rows[:, NULL_TOP], _MOST),
         last_biased=mean[0],
         last_debiased=mean[DEBIASED],
         last_null=mean[NULL],
@@ -202,7 +204,7 @@ def _above_chance(runs: Results) -> Outcome:
 def _order_on_both_sets(runs: Results) -> Outcome:
     train, test = (profiles(runs, f"target_{name}").mean(0) for name in ("train", "test"))
     rank = spearman(train, test)
-    return decided(above("spearman", rank, 0.9, strict=False))
+    return decided(above("spearman", rank, 0.9, strict=False, limit=1))
 
 
 def _deeper_is_closer(runs: Results) -> Outcome:
@@ -212,7 +214,7 @@ def _deeper_is_closer(runs: Results) -> Outcome:
     if runs.first.size in LARGE:
         condition = above("smallest_step", np.diff(target).min(), strict=False)
     else:
-        condition = above("spearman", rank, 0.8, strict=False)
+        condition = above("spearman", rank, 0.8, strict=False, limit=1)
     return decided(condition, spearman=rank, falls=steps, first=target[0], last=target[-1])
 
 
@@ -220,7 +222,7 @@ def _input_gives_way(runs: Results) -> Outcome:
     inputs, target = (profiles(runs, f"{name}_train").mean(0) for name in ("input", "target"))
     rank = spearman(np.arange(len(inputs)), inputs - target)
     return decided(
-        below("spearman", rank, -0.8, strict=False),
+        below("spearman", rank, -0.8, strict=False, limit=1),
         above("first_excess", inputs[0] - target[0]),
         below("last_excess", inputs[-1] - target[-1]),
     )
@@ -232,7 +234,7 @@ def _average_tells_accuracy(runs: Results) -> Outcome:
     train = profiles(runs, "target_train").mean(1)
     rank = spearman(test, accuracy)
     return decided(
-        above("spearman", rank, _SPEARMAN[runs.runs[0].size or "lite"], strict=False),
+        above("spearman", rank, _SPEARMAN[runs.runs[0].size or "lite"], strict=False, limit=1),
         pearson_test=pearson(test, accuracy),
         pearson_train=pearson(train, accuracy),
     )
@@ -417,6 +419,7 @@ CLAIMS = (
         "in every kept run the first 10 modes of layer 10 end with at least 0.85 of the target's "
         "power, at least 0.3 more than before training",
         _power_gathers,
+        unit="",  # a minimum over networks
     ),
     grid_claim(
         "fig4-best",
@@ -424,6 +427,7 @@ CLAIMS = (
         "initial gap after mode 10, in both of the last two layers (medians over seeds)",
         _median_over_seeds(_best_model, _is_low_rank),
         scope="all",
+        unit="",  # one chosen network
     ),
     grid_claim(
         "fig3-worst",
@@ -431,6 +435,7 @@ CLAIMS = (
         "layer 9 of the best model (medians over seeds)",
         _median_over_seeds(_worst_model, _lags_behind),
         scope="all",
+        unit="",  # one chosen network
     ),
     grid_claim(
         "fig5-misleading",

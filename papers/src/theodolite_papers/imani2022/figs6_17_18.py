@@ -229,7 +229,7 @@ def _no_trend(runs: Results) -> Outcome:
         name.replace(" ", "_"): value for name, value in zip(names, areas.mean(0), strict=True)
     }
     return decided(
-        inside("mean_rank", float(np.mean(ranks)), -0.5, 0.5, strict=False),
+        inside("mean_rank", float(np.mean(ranks)), -0.5, 0.5, strict=False, limit=1),
         lowest_rank=min(ranks),
         highest_rank=max(ranks),
         **means,

@@ -16,7 +16,6 @@ from theodolite_papers.ledger import (
     below,
     decided,
     outcome,
-    rank_condition,
     spearman,
 )
 from theodolite_papers.lou2022._hierarchy import (
@@ -35,11 +34,7 @@ __all__ = ["STUDY"]
 def _correlated(runs: Results) -> Outcome:
     cells = converged(runs)
     rank = spearman(cells["height"], -cells["test_loss"]) if len(cells) > 2 else np.nan
-    return decided(
-        rank_condition("rank", rank, len(cells), 0.0),
-        premise=bool(np.isfinite(rank)),
-        cells=len(cells),
-    )
+    return decided(above("rank", rank, limit=1), premise=bool(np.isfinite(rank)), cells=len(cells))
 
 
 def _with_rate(runs: Results) -> Outcome:
@@ -51,7 +46,7 @@ def _with_rate(runs: Results) -> Outcome:
     }
     if not ranks:
         return outcome(None, rows=0)
-    return decided(*map(above, ranks, ranks.values()), rows=len(ranks))
+    return decided(*(above(name, rank, limit=1) for name, rank in ranks.items()), rows=len(ranks))
 
 
 def _with_batch(runs: Results) -> Outcome:
@@ -60,7 +55,7 @@ def _with_batch(runs: Results) -> Outcome:
         if len(part) > 1:
             ranks[f"rate {rate:g}"] = spearman(settings_of(part, "batch_size"), part["height"])
     mean = float(np.mean([*ranks.values()])) if ranks else np.nan
-    return decided(below("mean", mean), premise=bool(ranks), **ranks)
+    return decided(below("mean", mean, limit=1), premise=bool(ranks), **ranks)
 
 
 def _moves(runs: Results) -> Outcome:
@@ -69,7 +64,7 @@ def _moves(runs: Results) -> Outcome:
         return outcome(None, cells=len(cells))
     noise = settings_of(cells, "learning_rate") / settings_of(cells, "batch_size")
     rank = spearman(noise, cells["peak"])
-    return decided(above("rank", rank), cells=len(cells))  # nan: it does not move
+    return decided(above("rank", rank, limit=1), cells=len(cells))  # nan: it does not move
 
 
 def draw(runs: Results) -> list[Panel]:
@@ -126,8 +121,6 @@ STUDY = Study(
             "test loss falls (sign of their rank correlation)",
             _correlated,
             scope="seed",
-            unit="network",
-            kept=converged,
         ),
         Claim(
             "lou2022.fig4.rate",

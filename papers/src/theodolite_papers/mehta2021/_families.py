@@ -138,7 +138,7 @@ def falls(name: str, share: float, runs: Results) -> Outcome:
     rank = spearman(run.arrays["sigma"], found)
     return decided(
         above("relative_drop", drop(run, name, relative=True), share, strict=False),
-        below("rank_correlation", rank, -0.7, strict=False),
+        below("rank_correlation", rank, -0.7, strict=False, limit=1),
         small_sigma=found[low(run)],
         largest_sigma=found[-1],
     )

@@ -59,7 +59,7 @@ def _rank(name: str) -> Callable[[Results], Outcome]:
         found = values(run, name)
         rank = spearman(run.arrays["sigma"], found)
         return decided(
-            below("rank_correlation", rank, -0.7, strict=False),
+            below("rank_correlation", rank, -0.7, strict=False, limit=1),
             smallest_sigma=found[0],
             largest_sigma=found[-1],
         )

@@ -53,7 +53,7 @@ def _follows(runs: Results) -> Outcome:
     )
     return decided(
         above("pooled", pooled, 0.5),
-        *(above(f"rank_{data}", rank, 0.6, strict=False) for data, rank in ranks.items()),
+        *(above(f"rank_{data}", rank, 0.6, strict=False, limit=1) for data, rank in ranks.items()),
     )
 
 

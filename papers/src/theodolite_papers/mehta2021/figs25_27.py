@@ -32,8 +32,8 @@ def _start(runs: Results) -> Outcome:
     top, rep = values(run, "top_start"), values(run, "representation_start")
     ranks = spearman(sigma, top), spearman(sigma, rep)
     return decided(
-        below("top_rank", ranks[0], -0.7, strict=False),
-        below("representation_rank", ranks[1], -0.7, strict=False),
+        below("top_rank", ranks[0], -0.7, strict=False, limit=1),
+        below("representation_rank", ranks[1], -0.7, strict=False, limit=1),
         above("top_drop", top[0] - top[-1]),
         above("representation_drop", rep[0] - rep[-1]),
         top_smallest=top[0],

@@ -71,8 +71,8 @@ def _alignment(runs: Results) -> Outcome:
     rank = spearman(found["hidden"], accuracy)
     # One seed has no interval.
     return decided(
-        above("correlation", r),
-        above("rank", rank),
+        above("correlation", r, limit=1),
+        above("rank", rank, limit=1),
         premise=not np.isnan(low),
         low=low,
         high=high,

@@ -151,11 +151,13 @@ def _scaled(runs: Results) -> Outcome:
 def _restored(runs: Results) -> Outcome:
     run = runs.first
     gap = _gap(run, "softmax", ("base", "restored"), _STARTS)
+    return decided(below("largest_gap_at_start", gap, 1e-3))
+
+
+def _course_differs(runs: Results) -> Outcome:
+    run = runs.first
     behind = run["softmax_base_train"] - run["softmax_restored_train"]
-    return decided(
-        below("largest_gap_at_start", gap, 1e-3),
-        above("training_behind", behind, 0.1, strict=False),
-    )
+    return decided(above("training_behind", behind, 0.1, strict=False))
 
 
 def _retraced(runs: Results) -> Outcome:
@@ -208,9 +210,14 @@ STUDY = Study(
         ),
         Claim(
             f"{_ID}.restored",
-            "a temperature twenty times larger restores every alignment at the start, but not "
-            "the course of training: training accuracy stays at least 0.1 behind",
+            "a temperature twenty times larger restores every alignment at the start, within 0.1 %",
             _restored,
+        ),
+        Claim(
+            f"{_ID}.course",
+            "a temperature twenty times larger does not restore the course of training: training "
+            "accuracy stays at least 0.1 behind",
+            _course_differs,
         ),
         Claim(
             f"{_ID}.retraced",
