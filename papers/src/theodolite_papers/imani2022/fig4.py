@@ -117,9 +117,10 @@ STUDY = Study(
         Claim(
             "imani2022.fig4.separable",
             "a linear model separates both labelings: every example has a positive margin along "
-            "its own singular direction",
+            "its own singular direction (by construction of the labels)",
             # The labels are signs of the inputs along v_k up to the sign of v_k: v_k separates.
             between({f"margin_along_v{k}": f"smallest_margin_{k}" for k in (1, 2)}, low=0.0),
+            unit="calculation",
         ),
         Claim(
             "imani2022.fig4.aligned",

@@ -399,10 +399,12 @@ def _claims() -> tuple[Claim, ...]:
         Claim(f"{id_}.train-speed-logistic", "after 100 steps with the logistic loss they have a "
               f"lower training loss than original, init and RBF {mean}",
               lambda r: _lowest(r, "logistic_train", fast), scope="all"),
-        Claim(f"{id_}.test-squared", "after 10000 steps they have the lowest test error of all "
-              f"with the squared loss {mean}", lambda r: _lowest(r, "test_10000"), scope="all"),
-        Claim(f"{id_}.test-logistic", "after 100 steps they have the lowest test loss of all with "
-              f"the logistic loss {mean}", lambda r: _lowest(r, "logistic_test"), scope="all"),
+        Claim(f"{id_}.test-squared", "after 10000 steps pre-trained CNN features have the "
+              f"lowest test error of all with the squared loss {mean}",
+              lambda r: _lowest(r, "test_10000"), scope="all"),
+        Claim(f"{id_}.test-logistic", "after 100 steps pre-trained CNN features have the lowest "
+              f"test loss of all with the logistic loss {mean}",
+              lambda r: _lowest(r, "logistic_test"), scope="all"),
         Claim(f"{id_}.rbf", "least squares on RBF features is exact, yet gradient descent leaves "
               f"more than half of the training error after 1000 steps {mean}", _rbf, scope="all"),
     )  # fmt: skip

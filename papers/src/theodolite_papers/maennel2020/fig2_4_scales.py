@@ -276,6 +276,7 @@ def _scale_moves(runs: Results, labels: str) -> Outcome:
 _ID = "maennel2020.fig2-4-scales"
 _SCALES = (0.1, 0.3, 1.0)
 _WHERE = "wherever more than half of the labels are learned and the filters move"
+_PREMISE = "more than half of the labels are learned and the filters move"
 
 
 def _claims() -> tuple[Claim, ...]:
@@ -285,6 +286,7 @@ def _claims() -> tuple[Claim, ...]:
             f"{labels} labels, first layer at {scale:g} of the usual scale: {_WHERE}, misalignment "
             "with the data is below the mean of random bases",
             partial(_over_cells, labels=labels, check=_below_random, scale=scale),
+            premise=_PREMISE,
         )
         for labels in reversed(LABELS)
         for scale in _SCALES
@@ -308,6 +310,7 @@ def _claims() -> tuple[Claim, ...]:
             f"{labels} labels: {_WHERE}, "
             + (text if text.startswith(("f ", "the ")) else f"misalignment {text}"),
             partial(_over_cells, labels=labels, check=check),
+            premise=_PREMISE,
         )
         for labels in reversed(LABELS)
         for name, (text, check) in checks.items()
