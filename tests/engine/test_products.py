@@ -1,4 +1,4 @@
-"""Products of symmetric kernels: the same in parts, between two sets, and exactly symmetric."""
+"""Products of symmetric kernels: the same in stripes, between two sets, and exactly symmetric."""
 
 import pytest
 import torch
@@ -37,11 +37,11 @@ def planned(model, x, outputs="full", other=None, **options):
         return kernels_of(engine, data, second)
 
 
-@pytest.mark.parametrize("parts", [1, 2, 4, 9])
+@pytest.mark.parametrize("stripes", [1, 2, 4, 9])
 @pytest.mark.parametrize("outputs", MODES, ids=str)
-def test_kernels_in_parts_are_the_same(outputs, parts):
+def test_kernels_in_stripes_are_the_same(outputs, stripes):
     model, x = network(), draw(9, 5)
-    found, wanted = planned(model, x, outputs, parts=parts), planned(model, x, outputs)
+    found, wanted = planned(model, x, outputs, stripes=stripes), planned(model, x, outputs)
     for layer, kernel in wanted.items():
         assert_close(found[layer], kernel, scale=float(kernel.abs().max()))
 

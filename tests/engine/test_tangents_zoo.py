@@ -57,7 +57,7 @@ def test_kernels_equal_plain_autograd(name):
 def test_every_route_and_tile_size_gives_the_same(name, route):
     made = specimen(name)
     request = EngineOptions(
-        readout=made.readout, batch_size=3, tile_bytes=2**9, route=route, parts=2
+        readout=made.readout, batch_size=3, tile_bytes=2**9, route=route, stripes=2
     )
     with untouched(made.model):
         data = BatchList.of(made.inputs, None, None, torch.device("cpu"))

@@ -48,22 +48,22 @@ if TYPE_CHECKING:
     from theodolite.engine.runs import ForwardRun, ModelRecorder
 
 __all__ = [
-    "Asked",
     "Cause",
     "Check",
     "Checked",
+    "CheckedBatch",
     "Comparison",
     "ExampleCheck",
     "Rounding",
     "SuspectCalls",
-    "can_run_alone",
+    "can_run_one_by_one",
     "disagreement",
     "is_suspect",
-    "require_alone",
     "require_check",
     "require_finite",
     "require_finite_gradients",
     "require_range",
+    "require_same_one_by_one",
     "require_unchanged",
 ]
 
@@ -119,7 +119,7 @@ class Checked:
 
 
 # Calls that may let one example decide about another: they sort, pick, count or reduce by what
-# tensors contain, or hand a number to Python. They are a reason to ask, and nothing else.
+# tensors contain, or hand a number to Python. They are a reason to check, and nothing else.
 _SUSPECTS = frozenset({
     "__array__", "__bool__", "__contains__", "__float__", "__index__", "__int__", "all", "allclose",
     "any", "argsort", "argwhere", "bincount", "cummax", "cummin", "cumprod", "cumsum", "equal",
@@ -313,16 +313,18 @@ def _share(gaps: Tensor, scale: Tensor) -> Tensor:
     return gaps / scale.double().clamp(min=torch.finfo(torch.float64).tiny)
 
 
-_BACKWARD = 3.0  # a backward pass rounds about twice as often as the forward pass before it
+_BACKWARD = 3.0  # forward once plus backward twice: tolerance times 3
+# Share of the norm of all gradients that is added to every scale, so that vanishing ones are not
+# judged by their own rounding.
 _VANISHING = 0.05
-_FEW = 8  # examples of a batch with a suspect call that run alone
+_FEW = 8  # examples of a batch with a suspect call that run by themselves
 _FAR = 1e6  # times the smallest number of a dtype: larger kernels have lost no digit
 _PART = 32  # examples at most that run again in another batch
 
 
 @dataclass
 class ExampleCheck:
-    """What one measurement asks, and has found so far.
+    """What one measurement checks, and has found so far.
 
     Args:
         check: What the caller wants.
@@ -340,50 +342,51 @@ class ExampleCheck:
 
     @property
     def every(self) -> bool:
-        """Whether all batches are asked, and all examples run alone."""
+        """Whether all batches are checked, and all examples run one by one."""
         return self.check == "every"
 
-    def ask(
+    def check_batch(
         self, recorder: "ModelRecorder", run: "ForwardRun", batch: Batch, start: int
-    ) -> "Asked | None":
-        """Ask about the rows of a batch for random weights of its outputs; None if it is not asked.
+    ) -> "CheckedBatch | None":
+        """Check the rows of a batch for random weights of its outputs; None if it is not due.
 
-        Its company is asked by who has measured it.
+        Only rows are checked here. The caller later compares outputs and gradients with a re-run.
         """
-        if not self.asks(run.suspects):
+        if not self.is_due(run.suspects):
             return None
         n, c = run.outputs.shape
-        slopes = self.weights(c).to(run.outputs.device, run.outputs.dtype).expand(n, c)
-        ask_rows(recorder, run, slopes)
-        parts = self.parts(n)
+        output_gradient = self.weights(c).to(run.outputs.device, run.outputs.dtype).expand(n, c)
+        check_rows(recorder, run, output_gradient)
+        reruns = self.reruns(n)
         if recorder.choice.mode != "full" and not self.every:  # they run once for every output
-            parts = [part[: max(2, _PART // c)] for part in parts]
-        places = [place for part in parts for place in part]
-        seeds = torch.zeros(n, c, dtype=torch.float64)
-        seeds[places] = self.weights(n, c)[places]
-        return Asked(batch, start, run.outputs.detach(), parts, seeds.to(run.outputs.device))
+            reruns = [part[: max(2, _PART // c)] for part in reruns]
+        rows = [row for part in reruns for row in part]
+        output_weights = torch.zeros(n, c, dtype=torch.float64)
+        output_weights[rows] = self.weights(n, c)[rows]
+        output_weights = output_weights.to(run.outputs.device)
+        return CheckedBatch(batch, start, run.outputs.detach(), reruns, output_weights)
 
-    def asks(self, suspects: Iterable[str]) -> bool:
-        """Whether the next batch is asked."""
+    def is_due(self, suspects: Iterable[str]) -> bool:
+        """Count the next batch; whether it is checked."""
         if not self.check:
             return False
         self.batches += 1
         self.suspects.update(suspects)
         drawn = float(torch.rand((), generator=self.draws)) * self.batches < 1
-        asked = self.every or drawn or bool(suspects)
-        self.checked_batches += asked
-        return asked
+        is_due = self.every or drawn or bool(suspects)
+        self.checked_batches += is_due
+        return is_due
 
-    def places(self, examples: int) -> list[int]:
-        """Examples of the next batch that may run alone, the first of them in any case."""
+    def single_rows(self, examples: int) -> list[int]:
+        """Rows of the next batch that may run by themselves, the first of them in any case."""
         return torch.randperm(examples, generator=self.draws)[:_FEW].tolist()
 
-    def parts(self, examples: int) -> list[list[int]]:
-        """Examples that run again: a random half together and one more alone, or each alone."""
+    def reruns(self, examples: int) -> list[list[int]]:
+        """Rows that run again: a random half together and one more by itself, or one by one."""
         order = torch.randperm(examples, generator=self.draws).tolist()
         if self.every:
             self.single_examples += examples
-            return [[place] for place in order]
+            return [[row] for row in order]
         part = order[: min(_PART, -(-examples // 2))]
         self.in_other_batches += len(part)
         self.single_examples += examples > 1
@@ -396,7 +399,7 @@ class ExampleCheck:
         return sizes * signs
 
     def summary(self, error: Exception | None = None) -> Checked:
-        """What was asked and found; with an error, why examples were measured one at a time."""
+        """What was checked and found; with an error, why examples were measured one at a time."""
         return Checked(
             check=self.check,
             batched=error is None,
@@ -411,15 +414,15 @@ class ExampleCheck:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A batch that was asked, and the part of it that runs again.
+class CheckedBatch:
+    """A batch whose rows were checked, and the part of it that runs again.
 
     Args:
         batch: The examples.
-        start: Place of the first of them in the data.
-        outputs: Their functions, (n, c).
-        parts: Places in the batch of the examples that run together.
-        seeds: A random weight for every output of these examples, zero for others, (n, c).
+        start: Index of the first of them in the data.
+        outputs: Their outputs that are differentiated, (n, c).
+        reruns: Rows of the batch that run again, in batches of their own.
+        output_weights: A random weight for every output of these rows, zero for others, (n, c).
         groups: Parameters of a group -> norm of its weighted sum of gradients, and the root of the
             sum of the squared norms of the terms, as factors give them.
     """
@@ -427,32 +430,33 @@ class Asked:
     batch: Batch
     start: int
     outputs: Float[Tensor, "n c"]
-    parts: list[list[int]]
-    seeds: Float[Tensor, "n c"]
+    reruns: list[list[int]]
+    output_weights: Float[Tensor, "n c"]
     groups: Mapping[tuple[str, ...], tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @property
-    def places(self) -> list[int]:
-        """All examples that run again."""
-        return [place for part in self.parts for place in part]
+    def rerun_rows(self) -> list[int]:
+        """All rows of the batch that run again."""
+        return [row for part in self.reruns for row in part]
 
-    def output_seeds(self, mode: str) -> list[Float[Tensor, "n c"]]:
+    def weights_by_output(self, mode: str) -> list[Float[Tensor, "n c"]]:
         """Weights for the outputs together, or for one after the other.
 
         A kernel without pairs of different outputs (``mode`` is not ``"full"``) takes a gradient
         for every output, with one weight for an example.
         """
-        outputs = self.seeds.shape[1]
+        weights = self.output_weights
+        outputs = weights.shape[1]
         if mode == "full" or outputs == 1:
-            return [self.seeds]
-        only = torch.eye(outputs, dtype=self.seeds.dtype, device=self.seeds.device)
-        return [self.seeds[:, :1] * row for row in only]
+            return [weights]
+        only = torch.eye(outputs, dtype=weights.dtype, device=weights.device)
+        return [weights[:, :1] * row for row in only]
 
 
-def ask_rows(
+def check_rows(
     recorder: "ModelRecorder",
     run: "ForwardRun",
-    slopes: Float[Tensor, "n c"],
+    output_gradient: Float[Tensor, "n c"],
     first: Sequence[Tensor | None] | None = None,
 ) -> Float[Tensor, " n"]:
     """A second backward pass in which every example has a random weight; returns the weights.
@@ -460,25 +464,25 @@ def ask_rows(
     Args:
         recorder: The model.
         run: The batch; its graph must still be there, and stays.
-        slopes: Weights of the outputs in the first backward pass.
+        output_gradient: Gradient at the outputs with which the first backward pass starts.
         first: What arrived at the uses in that pass; None where it is still to be made.
 
     Raises:
         NotFollowedError: If what arrives from one example reaches the row of another.
     """
     n, edges = len(run.outputs), run.edges()
-    norms = torch.linalg.vector_norm(slopes, dim=1, dtype=torch.float64)
+    norms = torch.linalg.vector_norm(output_gradient, dim=1, dtype=torch.float64)
     smallest = 1e-6 * norms.max().clamp(min=torch.finfo(torch.float32).tiny)
-    weights = recorder.check.weights(n).to(norms.device) / norms.clamp(min=smallest)
+    example_weights = recorder.check.weights(n).to(norms.device) / norms.clamp(min=smallest)
 
-    def arrive(seeds: Tensor) -> Sequence[Tensor | None]:
-        seeds = seeds.to(run.outputs.dtype)
-        return torch.autograd.grad(run.outputs, edges, seeds, retain_graph=True, allow_unused=True)
+    def arrive(start: Tensor) -> Sequence[Tensor | None]:
+        start = start.to(run.outputs.dtype)
+        return torch.autograd.grad(run.outputs, edges, start, retain_graph=True, allow_unused=True)
 
     if n == 1 or not edges:
-        return weights
-    first = arrive(slopes) if first is None else first
-    second = arrive(slopes * weights[:, None])
+        return example_weights
+    first = arrive(output_gradient) if first is None else first
+    second = arrive(output_gradient * example_weights[:, None])
     compared = Comparison()
     axes = [(use.function, axis) for use in run.uses for axis in use.axes]
     for (name, axis), before, after in zip(axes, first, second, strict=True):
@@ -486,7 +490,7 @@ def ask_rows(
             continue
         rows, again = (split_examples(part, n, axis).flatten(1) for part in (before, after))
         wide = torch.promote_types(rows.dtype, torch.float32)
-        compared.add_rows(name, again.to(wide), rows.to(wide) * weights[:, None].to(wide))
+        compared.add_rows(name, again.to(wide), rows.to(wide) * example_weights[:, None].to(wide))
     found = compared.first_above(_BACKWARD * recorder.tolerance)
     if found is not None:
         raise disagreement(
@@ -494,41 +498,48 @@ def ask_rows(
             f"{found[0]} has other examples in its rows than the outputs: they are sorted, packed, "
             "routed or mixed on the way",
         )
-    return weights
+    return example_weights
 
 
-def ask_company(
-    recorder: "ModelRecorder", asked: Asked
+def rerun_parts(
+    recorder: "ModelRecorder", checked_batch: CheckedBatch
 ) -> Iterator[tuple[list[int], Float[Tensor, "m c"]]]:
     """Outputs of every part that runs again as a batch of its own, with their graph.
 
     Raises:
         NotFollowedError: If outputs differ from those in the batch.
     """
-    for part in asked.parts:
-        outputs = recorder.outputs(asked.batch.take(part))
+    for part in checked_batch.reruns:
+        outputs = recorder.outputs(checked_batch.batch.take(part))
         compared = Comparison()
-        compared.add_rows("outputs", outputs, asked.outputs[part], whole=asked.outputs)
+        compared.add_rows(
+            "outputs", outputs, checked_batch.outputs[part], whole=checked_batch.outputs
+        )
         if compared.first_above(recorder.tolerance) is not None:
             text = "examples have other outputs in another batch"
-            seen = [(asked.batch, asked.outputs), (asked.batch.take(part), outputs.detach())]
+            seen = [
+                (checked_batch.batch, checked_batch.outputs),
+                (checked_batch.batch.take(part), outputs.detach()),
+            ]
             raise disagreement(Cause.OTHER_BATCH, text, seen)
         yield part, outputs
 
 
-def company_gradients(recorder: "ModelRecorder", asked: Asked) -> dict[str, Tensor]:
+def rerun_gradients(recorder: "ModelRecorder", checked_batch: CheckedBatch) -> dict[str, Tensor]:
     """Gradient of the weighted outputs of the examples that run again, by plain autograd."""
     total: dict[str, Tensor] = {}
-    for found in part_gradients(recorder, asked):
+    for found in part_gradients(recorder, checked_batch):
         add_gradients(total, found)
     return total
 
 
-def part_gradients(recorder: "ModelRecorder", asked: Asked) -> Iterator[dict[str, Tensor]]:
+def part_gradients(
+    recorder: "ModelRecorder", checked_batch: CheckedBatch
+) -> Iterator[dict[str, Tensor]]:
     """The same for each part that runs again; the last part is a single example."""
-    for part, outputs in ask_company(recorder, asked):
-        seeds = asked.seeds[part].to(outputs.dtype)
-        yield plain_gradients(outputs, recorder.ownership.parameters, seeds)
+    for part, outputs in rerun_parts(recorder, checked_batch):
+        weights = checked_batch.output_weights[part].to(outputs.dtype)
+        yield plain_gradients(outputs, recorder.ownership.parameters, weights)
 
 
 def compare_gradients(
@@ -582,26 +593,27 @@ def compare_gradients(
         )
 
 
-def ask_loss(
+def check_loss(
     recorder: "ModelRecorder",
     loss: Callable[[Tensor, Batch], Tensor],
-    asked: Asked,
+    checked_batch: CheckedBatch,
     losses: Float[Tensor, " n"],
-    slopes: Float[Tensor, "n c"],
+    output_gradient: Float[Tensor, "n c"],
 ) -> None:
-    """The loss of an example, and its slope, do not depend on other examples.
+    """The loss of an example, and its gradient at the outputs, do not depend on other examples.
 
     The same outputs are used again: those of a model that fits its targets to the last digits
     would leave nothing but rounding of the loss.
     """
     compared = Comparison()
-    for part in asked.parts:
-        outputs = asked.outputs[part].detach().requires_grad_()
-        again = loss(outputs, asked.batch.take(part))
-        (slope,) = torch.autograd.grad(again.sum(), outputs, allow_unused=True)
+    for part in checked_batch.reruns:
+        outputs = checked_batch.outputs[part].detach().requires_grad_()
+        again = loss(outputs, checked_batch.batch.take(part))
+        (gradient,) = torch.autograd.grad(again.sum(), outputs, allow_unused=True)
         compared.add_rows("loss", again[:, None], losses[part][:, None], whole=losses[:, None])
-        if slope is not None:
-            compared.add_rows("slope", slope, slopes[part], whole=slopes)
+        if gradient is not None:
+            wanted = output_gradient[part]
+            compared.add_rows("gradient of the loss", gradient, wanted, whole=output_gradient)
     if compared.first_above(recorder.tolerance) is not None:
         raise disagreement(Cause.OTHER_BATCH, "examples have another loss in another batch")
 
@@ -609,7 +621,7 @@ def ask_loss(
 def compare_kernels(
     recorder: "ModelRecorder",
     kernels: Mapping[str, Tensor],
-    sides: tuple[Sequence[Asked], Sequence[Asked]],
+    sides: tuple[Sequence[CheckedBatch], Sequence[CheckedBatch]],
 ) -> None:
     r"""Kernels of the examples that run again agree with plain autograd.
 
@@ -620,7 +632,7 @@ def compare_kernels(
     Args:
         recorder: The model.
         kernels: Layer -> kernel.
-        sides: Asked batches of the rows and of the columns; the same for symmetric kernels.
+        sides: Checked batches of the rows and of the columns; the same for symmetric kernels.
 
     Raises:
         DisagreementError: If a layer disagrees.
@@ -634,17 +646,17 @@ def compare_kernels(
 def _compare_block(
     recorder: "ModelRecorder",
     kernels: Mapping[str, Tensor],
-    left: Asked,
-    right: Asked,
+    left: CheckedBatch,
+    right: CheckedBatch,
 ) -> None:
     mode, owned = recorder.choice.mode, recorder.ownership.layers
     wanted: dict[str, Tensor] = {}
     squares: list[dict[str, Tensor]] = []
-    for seeds in zip(left.output_seeds(mode), right.output_seeds(mode), strict=True):
-        first = company_gradients(recorder, replace(left, seeds=seeds[0]))
+    for weights in zip(left.weights_by_output(mode), right.weights_by_output(mode), strict=True):
+        first = rerun_gradients(recorder, replace(left, output_weights=weights[0]))
         second = first
         if left is not right:
-            second = company_gradients(recorder, replace(right, seeds=seeds[1]))
+            second = rerun_gradients(recorder, replace(right, output_weights=weights[1]))
         squares.append({name: _norm(gradient).square() for name, gradient in first.items()})
         products = squares[-1]
         if left is not right:
@@ -656,7 +668,7 @@ def _compare_block(
             for product in (products[name] for name in names if name in products):
                 wanted[layer] = wanted[layer] + product if layer in wanted else product
     _compare_groups(recorder, left, squares)
-    u, v = (side.seeds[side.places] for side in (left, right))
+    u, v = (side.output_weights[side.rerun_rows] for side in (left, right))
     u, v = (u.flatten(), v.flatten()) if mode == "full" else (u[:, 0], v[:, 0])
     forms, scales = {}, {}
     for layer, kernel in kernels.items():
@@ -696,19 +708,21 @@ def compare_forms(
         )
 
 
-def compare_in_batch(recorder: "ModelRecorder", asked: Asked) -> None:
+def compare_in_batch(recorder: "ModelRecorder", checked_batch: CheckedBatch) -> None:
     """Weighted gradients by plain autograd are the same in the batch and in another one."""
-    outputs = recorder.outputs(asked.batch)
-    seeds = asked.seeds.to(outputs.dtype)
-    found = plain_gradients(outputs, recorder.ownership.parameters, seeds)
-    compare_gradients(recorder, found, company_gradients(recorder, asked), {})
+    outputs = recorder.outputs(checked_batch.batch)
+    weights = checked_batch.output_weights.to(outputs.dtype)
+    found = plain_gradients(outputs, recorder.ownership.parameters, weights)
+    compare_gradients(recorder, found, rerun_gradients(recorder, checked_batch), {})
 
 
-def with_groups(asked: Asked, factors: Sequence["Factors"], mode: str, limit: int) -> Asked:
+def with_groups(
+    checked_batch: CheckedBatch, factors: Sequence["Factors"], mode: str, limit: int
+) -> CheckedBatch:
     """The same batch with what the factors of some groups say of its weighted sums of gradients.
 
     Args:
-        asked: The batch.
+        checked_batch: The batch.
         factors: Of its examples, group by group.
         mode: What is kept of pairs of outputs.
         limit: Bytes of intermediate results.
@@ -717,44 +731,44 @@ def with_groups(asked: Asked, factors: Sequence["Factors"], mode: str, limit: in
     for own in factors:
         spans = [*own.spans(limit)]
         parts = [own[rows] for rows in spans]
-        square = asked.seeds.new_zeros(())
-        for seeds in asked.output_seeds(mode):
-            weights = [seeds[rows] for rows in spans]
+        square = checked_batch.output_weights.new_zeros(())
+        for output_weights in checked_batch.weights_by_output(mode):
+            weights = [output_weights[rows] for rows in spans]
             pairs = zip(parts, weights, strict=True)
             sums = [part.weighted_sums([slice(0, len(part))], w)[0] for part, w in pairs]
             square = square + _norm(torch.stack(sums).sum(0)).square()
         norms = torch.cat([part.squared_norms() for part in parts])
-        sizes = [(norms * w.square()).sum() for w in asked.output_seeds(mode)]
+        sizes = [(norms * w.square()).sum() for w in checked_batch.weights_by_output(mode)]
         groups[own.names] = square.sqrt(), torch.stack(sizes).sum().clamp(min=0.0).sqrt()
-    return replace(asked, groups=groups)
+    return replace(checked_batch, groups=groups)
 
 
 def _compare_groups(
-    recorder: "ModelRecorder", asked: Asked, squares: Sequence[Mapping[str, Tensor]]
+    recorder: "ModelRecorder", checked_batch: CheckedBatch, squares: Sequence[Mapping[str, Tensor]]
 ) -> None:
     """Norms of weighted sums of gradients, group by group: a layer hides those of its small ones.
 
     Args:
         recorder: The model.
-        asked: The batch.
+        checked_batch: The batch.
         squares: For every set of weights, parameter -> squared norm of autograd's sum.
     """
-    if not asked.groups:
+    if not checked_batch.groups:
         return
-    found = {names[0]: norm for names, (norm, _) in asked.groups.items()}
-    sizes = {names[0]: size for names, (_, size) in asked.groups.items()}
+    found = {names[0]: norm for names, (norm, _) in checked_batch.groups.items()}
+    sizes = {names[0]: size for names, (_, size) in checked_batch.groups.items()}
     wanted = {}
-    for names in asked.groups:
+    for names in checked_batch.groups:
         known = [of[name] for of in squares for name in names if name in of]
         if known:
             wanted[names[0]] = torch.stack(known).sum().sqrt()
     compare_gradients(recorder, found, wanted, sizes)
 
 
-def _entries(kernel: Tensor, left: Asked, right: Asked, mode: str) -> Tensor:
+def _entries(kernel: Tensor, left: CheckedBatch, right: CheckedBatch, mode: str) -> Tensor:
     """The entries of a kernel that are compared, as a matrix."""
     rows, columns = (
-        torch.tensor(side.places, device=kernel.device) + side.start for side in (left, right)
+        torch.tensor(side.rerun_rows, device=kernel.device) + side.start for side in (left, right)
     )
     if mode == "full":
         part = kernel[rows[:, None], :, columns].transpose(1, 2)  # (rows, c, columns, c)
@@ -787,8 +801,8 @@ def require_range(
         kernel, limit = kernels[layer], torch.finfo(kernels[layer].dtype)
         if not math.isfinite(size):
             *_, left, right = _pairs(kernel, mode).isfinite().logical_not().nonzero()[0].tolist()
-            for side, place in zip(sides, (left, right), strict=True):
-                _require_finite_gradients(recorder, side, place)
+            for side, example in zip(sides, (left, right), strict=True):
+                _require_finite_gradients(recorder, side, example)
             raise _out_of_range(layer, kernel.dtype, f"above {limit.max:.1e}")
         if size > _FAR * limit.tiny or sides[0] is not sides[1]:
             continue
@@ -814,29 +828,29 @@ def _out_of_range(layer: str, dtype: torch.dtype, got: str) -> NotFiniteError:
 
 
 def _single_gradients(
-    recorder: "ModelRecorder", side: "BatchList", place: int
+    recorder: "ModelRecorder", side: "BatchList", example: int
 ) -> Iterator[dict[str, Tensor]]:
     """Gradients of every output of one example, by plain autograd."""
-    (one,) = side.rows(slice(place, place + 1))
+    (one,) = side.rows(slice(example, example + 1))
     outputs = recorder.outputs(one)
     for value in outputs[0]:
         yield plain_gradients(value, recorder.ownership.parameters, keep=True)
 
 
 def _squared_gradient(
-    recorder: "ModelRecorder", side: "BatchList", place: int, names: Iterable[str]
+    recorder: "ModelRecorder", side: "BatchList", example: int, names: Iterable[str]
 ) -> Float[Tensor, ""]:
     """The squared norms of an example's gradients with respect to some parameters, added up."""
     total = torch.zeros((), dtype=torch.float64)
-    for found in _single_gradients(recorder, side, place):
+    for found in _single_gradients(recorder, side, example):
         squares = [found[name].double().square().sum() for name in names if name in found]
         total = sum(squares, total.to(squares[0]) if squares else total)
     return total
 
 
-def _require_finite_gradients(recorder: "ModelRecorder", side: "BatchList", place: int) -> None:
-    for found in _single_gradients(recorder, side, place):
-        require_finite_gradients(all_finite(found.values()), [place])
+def _require_finite_gradients(recorder: "ModelRecorder", side: "BatchList", example: int) -> None:
+    for found in _single_gradients(recorder, side, example):
+        require_finite_gradients(all_finite(found.values()), [example])
 
 
 def all_finite(tensors: Iterable[Tensor]) -> Bool[Tensor, " 1"]:
@@ -844,18 +858,18 @@ def all_finite(tensors: Iterable[Tensor]) -> Bool[Tensor, " 1"]:
     return torch.stack([tensor.isfinite().all() for tensor in tensors]).all()[None]
 
 
-def require_finite_gradients(finite: Bool[Tensor, " n"], places: Sequence[int]) -> None:
+def require_finite_gradients(finite: Bool[Tensor, " n"], examples: Sequence[int]) -> None:
     """The gradients of every example are finite; otherwise the message says which are not.
 
     Args:
         finite: Whether those of an example are.
-        places: Where the examples are in the data.
+        examples: Their indices in the data.
     """
     wrong = finite.logical_not().nonzero().flatten().tolist()
     if wrong:
         raise NotFiniteError(
             f"model: expected finite gradients, got NaN or infinity for example "
-            f"{places[wrong[0]]}, whose "
+            f"{examples[wrong[0]]}, whose "
             "outputs are finite; a slope without bound, as that of a root or a norm at zero, is "
             "the usual cause: leave the example out, or add a small constant inside the root"
         )
@@ -870,7 +884,7 @@ def disagreement(
     return error
 
 
-def can_run_alone(error: Exception) -> bool:
+def can_run_one_by_one(error: Exception) -> bool:
     """Whether examples may be measured one at a time after a failure with all of them together.
 
     The engine's own failures are among them: one example by plain autograd needs none of it. What
@@ -883,14 +897,14 @@ def can_run_alone(error: Exception) -> bool:
     return isinstance(error, kinds) and not ours
 
 
-def require_finite(model: nn.Module, values: Tensor, batch: Batch, places: Sequence[int]) -> None:
+def require_finite(model: nn.Module, values: Tensor, batch: Batch, examples: Sequence[int]) -> None:
     """All numbers are finite; otherwise the message says which weight or example is not.
 
     Args:
         model: The model.
         values: One row per example of the batch.
         batch: The examples.
-        places: Where they are in the data.
+        examples: Their indices in the data.
     """
     finite = values.detach().reshape(len(values), -1).isfinite().all(1).cpu()
     if finite.all():
@@ -909,17 +923,17 @@ def require_finite(model: nn.Module, values: Tensor, batch: Batch, places: Seque
     more = f" ({len(wrong)} examples of this batch)" if len(wrong) > 1 else ""
     advice = "leave it out or repair it" if inputs else "check the scale of weights and activations"
     raise NotFiniteError(
-        f"model: expected finite outputs, got NaN or infinity for example {places[wrong[0]]}"
+        f"model: expected finite outputs, got NaN or infinity for example {examples[wrong[0]]}"
         f"{more}; {where}: {advice}"
     )
 
 
-def require_alone(
+def require_same_one_by_one(
     model: nn.Module, outputs: Callable[[Batch], Tensor], batches: Iterable[Batch]
 ) -> None:
-    """Every example has the same outputs alone as in its batch; otherwise say why it has not.
+    """Every example has the same outputs one by one as in its batch; otherwise say why not.
 
-    One pass over every batch and one over each of its examples alone, without gradients. A model
+    One pass over every batch and one over each of its examples, without gradients. A model
     that takes one example at a time only cannot mix them.
 
     Args:
@@ -937,13 +951,15 @@ def require_alone(
                 together = outputs(batch)
             watch.rounding.add(together)
         except Exception as error:
-            if can_run_alone(error):
+            if can_run_one_by_one(error):
                 return
             raise
         try:
-            alone = torch.cat([outputs(batch.take(slice(k, k + 1))) for k in range(len(batch))])
+            one_by_one = torch.cat(
+                [outputs(batch.take(slice(k, k + 1))) for k in range(len(batch))]
+            )
         except Exception as error:
-            if isinstance(error, TheodoliteError) or not can_run_alone(error):
+            if isinstance(error, TheodoliteError) or not can_run_one_by_one(error):
                 raise
             raise CaptureError(
                 f"model: expected to take one example, got {type(error).__name__} where it takes "
@@ -951,7 +967,7 @@ def require_alone(
                 "any number of examples"
             ) from error
         compared = Comparison()
-        compared.add_rows("outputs", alone, together)
+        compared.add_rows("outputs", one_by_one, together)
         found = compared.first_above(watch.rounding.tolerance())
         if found is not None:
             raise reason(model, outputs, batch, found[1], watch.rounding.tolerance())
@@ -1069,14 +1085,14 @@ def _cured(
     """Whether examples no longer see each other, or chance, in evaluation mode."""
     with evaluating(model):
         whole = outputs(batch)
-        alone = torch.cat([outputs(batch.take(slice(k, k + 1))) for k in range(len(batch))])
-    return same(whole, alone)
+        one_by_one = torch.cat([outputs(batch.take(slice(k, k + 1))) for k in range(len(batch))])
+    return same(whole, one_by_one)
 
 
 def plain_gradients(
     outputs: Tensor,
     parameters: Mapping[str, Tensor],
-    seed: Tensor | None = None,
+    weights: Tensor | None = None,
     *,
     keep: bool = False,
 ) -> dict[str, Tensor]:
@@ -1085,10 +1101,10 @@ def plain_gradients(
     Args:
         outputs: What is differentiated.
         parameters: Name -> tensor; those that the outputs do not depend on are left out.
-        seed: Weights of the outputs; None for a single number.
+        weights: Weights of the outputs; None for a single number.
         keep: Whether the graph is needed again.
     """
-    total = outputs if seed is None else (outputs * seed).sum()
+    total = outputs if weights is None else (outputs * weights).sum()
     wanted = list(parameters.values())
     found = torch.autograd.grad(total, wanted, retain_graph=keep, allow_unused=True)
     present = {name: g for name, g in zip(parameters, found, strict=True) if g is not None}

@@ -28,9 +28,9 @@ from theodolite.engine.check import (
     ExampleCheck,
     SuspectCalls,
     disagreement,
-    require_alone,
     require_check,
     require_finite,
+    require_same_one_by_one,
     require_unchanged,
 )
 from theodolite.engine.hooks import (
@@ -236,7 +236,7 @@ class Features(LayerMapping[Tensor]):
         pool: how outputs became vectors.
         read_at: layer -> where its features were read, in words.
         outputs: what was kept of what the model returns, where that was asked for.
-        checked: how examples were measured, and what was asked about it.
+        checked: how examples were measured, and what was checked.
     """
 
     layers: Mapping[str, Tensor]
@@ -313,10 +313,10 @@ class FeatureReader:
         """
         if self.points is None:
             self.points = self._tried(lambda: self._read_points(batch))
-        places = range(self._start, self._start + len(batch))
-        self._start = places.stop
+        examples = range(self._start, self._start + len(batch))
+        self._start = examples.stop
         if self._alone is not None:
-            return self._one_by_one(batch, places)
+            return self._one_by_one(batch, examples)
         watch = SuspectCalls(len(batch))
         with watch if self._check.check else nullcontext():
             found = self._pass(batch)
@@ -324,20 +324,20 @@ class FeatureReader:
             return self._settled(batch, found)
         for rows in found.rows.values():
             if len(rows) == len(batch):
-                require_finite(self.model, rows, batch, places)
+                require_finite(self.model, rows, batch, examples)
         try:
-            self._ask(batch, found, watch)
+            self._check_rows(batch, found, watch)
         except NotFollowedError as error:
             self._alone = self._check.summary(error)
-            require_alone(self.model, self._output_rows, [batch])
+            require_same_one_by_one(self.model, self._output_rows, [batch])
             again = self._pass(batch).rows
             pairs = [(again.get(name, rows[:0]), rows) for name, rows in found.rows.items()]
             require_unchanged(pairs, watch.rounding.tolerance())
             whole = {name for name, rows in found.rows.items() if len(rows) == len(batch)}
-            return self._one_by_one(batch, places, whole)
+            return self._one_by_one(batch, examples, whole)
         return self._settled(batch, found)
 
-    def _ask(self, batch: Batch, found: "_Pass", watch: SuspectCalls) -> None:
+    def _check_rows(self, batch: Batch, found: "_Pass", watch: SuspectCalls) -> None:
         """Rows are the same for single examples, and in another batch where the batch is checked.
 
         Raises:
@@ -345,14 +345,14 @@ class FeatureReader:
         """
         watch.rounding.add(list(found.rows.values()))
         check, tolerance = self._check, watch.rounding.tolerance()
-        singles = check.places(len(batch))
-        asked = check.asks(watch.names)
-        alone = singles if watch.names else singles[:1]
+        singles = check.single_rows(len(batch))
+        is_due = check.is_due(watch.names)
+        singles = singles if watch.names else singles[:1]
         if check.every or len(batch) == 1:
-            alone = []  # they are parts
-        check.single_examples += len(alone)
-        parts = check.parts(len(batch)) if asked else []
-        for part in [*([place] for place in alone), *parts]:
+            singles = []  # they are among the reruns
+        check.single_examples += len(singles)
+        reruns = check.reruns(len(batch)) if is_due else []
+        for part in [*([row] for row in singles), *reruns]:
             cause = Cause.SINGLE_EXAMPLE if len(part) == 1 else Cause.OTHER_BATCH
             again = self._pass(batch.take(part))
             compared = Comparison()
@@ -426,9 +426,9 @@ class FeatureReader:
         return rows.flatten(1) if whole and rows.dim() > 1 else torch.zeros(len(batch), 1)
 
     def _one_by_one(
-        self, batch: Batch, places: range, whole: set[str] | None = None
+        self, batch: Batch, examples: range, whole: set[str] | None = None
     ) -> dict[str, Tensor]:
-        """Features of examples that are run alone; layers that run for some of them have none."""
+        """Features of examples run one by one; layers that run for some of them have none."""
         passes = [self._pass(batch.take(slice(k, k + 1))) for k in range(len(batch))]
         counts = passes[0].order
         kept = {
@@ -447,10 +447,10 @@ class FeatureReader:
         }
         for rows in joined.values():
             if len(rows) == len(batch):
-                require_finite(self.model, rows, batch, places)
-        for one, place in zip(passes, range(len(batch)), strict=True):
+                require_finite(self.model, rows, batch, examples)
+        for row, one in enumerate(passes):
             if self.reading is not None:
-                single = batch.take(slice(place, place + 1))
+                single = batch.take(slice(row, row + 1))
                 self.outputs.append(self.reading(one.returned, single))
         return self._settled_rows(batch, joined, kept)
 
@@ -480,7 +480,7 @@ class FeatureReader:
 
     @property
     def checked(self) -> Checked:
-        """How examples were measured, and what was asked about it."""
+        """How examples were measured, and what was checked."""
         return self._check.summary() if self._alone is None else self._alone
 
     def read_at(self) -> dict[str, str]:

@@ -22,20 +22,20 @@ from theodolite.checks import require_choice, require_count, require_labels, req
 from theodolite.engine.batches import Batch, even_spans, single_batch
 from theodolite.engine.calls import DisagreementError, NotFollowedError, tensors_in
 from theodolite.engine.check import (
-    Asked,
     Check,
     Checked,
+    CheckedBatch,
     ExampleCheck,
     add_gradients,
-    ask_loss,
-    ask_rows,
-    can_run_alone,
+    can_run_one_by_one,
+    check_loss,
+    check_rows,
     compare_gradients,
     part_gradients,
-    require_alone,
     require_check,
     require_finite,
     require_finite_gradients,
+    require_same_one_by_one,
 )
 from theodolite.engine.collect import loss_factors
 from theodolite.engine.factors import DenseFactors, Factors, joined
@@ -219,7 +219,7 @@ class GradientSums(Mapping[str, LayerSums]):
         stacked: sums of all layers side by side, then of all parameters, then of the logits.
         labels: class of each example.
         losses: loss of each example.
-        checked: how examples were measured, and what was asked about it.
+        checked: how examples were measured, and what was checked.
     """
 
     names: tuple[str, ...]
@@ -354,7 +354,7 @@ def gradient_sums(
             require_real(owned)
             work = accumulate(False)
         except Exception as raised:
-            if not can_run_alone(raised):
+            if not can_run_one_by_one(raised):
                 raise
             error = raised
         checked = recorder.check.summary(error)
@@ -362,7 +362,7 @@ def gradient_sums(
         found = next((other for other in others if other is not None), None)
         if found is not None:
             failed = [] if recorder.batch is None else [recorder.batch]
-            require_alone(plain, recorder.model_outputs, [*failed, data.to(device)])
+            require_same_one_by_one(plain, recorder.model_outputs, [*failed, data.to(device)])
             if isinstance(error, NotFollowedError):
                 recorder.require_unchanged(error)
             if isinstance(error, DisagreementError):
@@ -803,61 +803,61 @@ class GradientAccumulation:
         """One batch: a recorded forward pass, a backward pass to all uses, and the reductions."""
         segments = self._segments(start, start + len(batch))
         span = slice(start, start + len(batch))
-        places = self._order[span].tolist()
-        run = self._recorder.run(batch, self._loss, places)
+        examples = self._order[span].tolist()
+        run = self._recorder.run(batch, self._loss, examples)
         losses = run.losses
         assert losses is not None
-        require_finite(self._recorder.model, losses, batch, places)
+        require_finite(self._recorder.model, losses, batch, examples)
         self._losses.append(losses.detach())
-        is_asked = self._recorder.check.asks(run.suspects)
+        is_due = self._recorder.check.is_due(run.suspects)
         edges = [get_gradient_edge(run.outputs), *run.edges()]
         arrived: list[Tensor | None] = list(
-            torch.autograd.grad(losses.sum(), edges, retain_graph=is_asked, allow_unused=True)
+            torch.autograd.grad(losses.sum(), edges, retain_graph=is_due, allow_unused=True)
         )
-        asked = self._ask(run, batch, start, arrived) if is_asked else None
+        checked = self._check_batch(run, batch, start, arrived) if is_due else None
         del losses, edges
         groups = group_parameters(run.uses, self._recorder.ownership)
         self._weight_squares = self._squares_of_weights()
         factors = list(self._factors(run, groups, arrived))
         squares = self._reduce(factors, segments, span)
-        if asked is not None:
+        if checked is not None:
             undefined = torch.stack([square.flatten().isnan() for square in squares]).any(0)
-            require_finite_gradients(undefined.logical_not(), places)
-            self._compare(asked, run, factors, squares)
+            require_finite_gradients(undefined.logical_not(), examples)
+            self._compare(checked, run, factors, squares)
         if self._stiffness:
             self._add_units(factors, segments, span)
 
-    def _ask(
+    def _check_batch(
         self, run: ForwardRun, batch: Batch, start: int, arrived: list[Tensor | None]
-    ) -> tuple[Asked, Float[Tensor, " n"]]:
-        """Ask about rows and the loss; the weights of examples that run again."""
-        recorder, slopes = self._recorder, arrived[0]
-        assert slopes is not None
+    ) -> tuple[CheckedBatch, Float[Tensor, " n"]]:
+        """Check rows and the loss; the batch, and the weights of its examples that run again."""
+        recorder, output_gradient = self._recorder, arrived[0]
+        assert output_gradient is not None
         assert run.losses is not None
-        weights = ask_rows(recorder, run, slopes, arrived[1:])
-        parts = recorder.check.parts(len(batch))
-        own = torch.zeros_like(weights)
-        for part in parts:
-            own[part] = weights[part]
-        outputs = run.outputs.detach()
-        asked = Asked(batch, start, outputs, parts, (slopes * own[:, None]).to(slopes.dtype))
-        ask_loss(recorder, self._loss, asked, run.losses.detach(), slopes)
-        return asked, own
+        weights = check_rows(recorder, run, output_gradient, arrived[1:])
+        reruns = recorder.check.reruns(len(batch))
+        example_weights = torch.zeros_like(weights)
+        for part in reruns:
+            example_weights[part] = weights[part]
+        output_weights = (output_gradient * example_weights[:, None]).to(output_gradient.dtype)
+        checked_batch = CheckedBatch(batch, start, run.outputs.detach(), reruns, output_weights)
+        check_loss(recorder, self._loss, checked_batch, run.losses.detach(), output_gradient)
+        return checked_batch, example_weights
 
     def _compare(
         self,
-        asked: tuple[Asked, Float[Tensor, " n"]],
+        checked: tuple[CheckedBatch, Float[Tensor, " n"]],
         run: ForwardRun,
         factors: Sequence[Factors],
         squares: Sequence[Tensor],
     ) -> None:
         """Weighted sums of gradients, and norms of one example, against plain autograd."""
-        batch, weights = asked
-        places = batch.places
-        place = places[-1]
+        checked_batch, example_weights = checked
+        rows = checked_batch.rerun_rows
+        single_row = rows[-1]
         wanted: dict[str, Tensor] = {}
         single: dict[str, Tensor] = {}
-        for single in part_gradients(self._recorder, batch):  # the last part is one example
+        for single in part_gradients(self._recorder, checked_batch):  # the last part is one example
             add_gradients(wanted, single)
         derived = {
             root
@@ -872,17 +872,18 @@ class GradientAccumulation:
         for own, square in zip(factors, squares, strict=True):
             if own.names == (LOGITS,):
                 continue
-            part = own[places]  # the weights of all other examples are zero
-            total = part.weighted_sums([slice(0, len(part))], weights[places].unsqueeze(1))[0]
+            part = own[rows]  # the weights of all other examples are zero
+            weights = example_weights[rows].unsqueeze(1)
+            total = part.weighted_sums([slice(0, len(part))], weights)[0]
             values = square.flatten().clamp(min=0.0)
             for name, piece in own.unpack(total).items():
                 # Parts of a derived parameter are in an order of their own: lengths are compared.
                 arranged = torch.linalg.vector_norm if name in derived else torch.flatten
                 found[name] = arranged(piece)
-                sizes[name] = (values @ weights.square()).sqrt()
+                sizes[name] = (values @ example_weights.square()).sqrt()
                 if name in wanted:
                     wanted[name] = arranged(wanted[name])
-            norms[own.names[0]] = values[place].sqrt() * weights[place].abs()
+            norms[own.names[0]] = values[single_row].sqrt() * example_weights[single_row].abs()
             parts = [single[name].flatten() for name in own.names if name in single]
             if parts:
                 lengths[own.names[0]] = torch.linalg.vector_norm(torch.cat(parts).double())

@@ -472,7 +472,7 @@ class BatchList:
 
 @dataclass(frozen=True)
 class ExampleBlock:
-    """Consecutive examples whose factors are kept together; ``rows`` is their place in the data."""
+    """Consecutive examples whose factors are kept together; ``rows`` index the data."""
 
     rows: slice
     batches: list[Batch]

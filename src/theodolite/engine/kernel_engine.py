@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from theodolite.engine.calls import NotFollowedError
 from theodolite.engine.check import (
-    Asked,
     Checked,
+    CheckedBatch,
     ExampleCheck,
     add_gradients,
     all_finite,
@@ -52,21 +52,22 @@ from theodolite.engine.runs import ForwardRun, ModelRecorder
 from theodolite.engine.state import require_fixed_mode, without_autocast
 
 _HALF = (torch.float16, torch.bfloat16)
+# Output gradients up to this size go through one joint pass.
 _FEW_BYTES = {"cpu": 2**25, "cuda": 2**28}
 # On a GPU larger output gradients go through joint passes too where a single one has few examples.
 _FILLING_EXAMPLES = 112
 _JOINT_EXAMPLES = 512
 _JOINT_BYTES = 2**30, 2**32  # at least, and at most: between them as much as the plan takes
-# Route -> what keeps a GPU busy: rows of the kernel in each part of a symmetric one
-# (products must not be too narrow), and multiply-adds of a part (longer than it takes to launch).
-_PARTS: dict[Route, tuple[int, float]] = {
+# Route -> what keeps a GPU busy: rows of the kernel in each stripe of a symmetric one (products
+# must not be too narrow), and multiply-adds of a stripe (longer than it takes to launch).
+_STRIPES: dict[Route, tuple[int, float]] = {
     "hadamard": (2000, 4e9),
     "gradients": (240, 4e9),
     "positions": (120, 2e10),
 }
-_MOST_PARTS = 32
+_MOST_STRIPES = 32
 _TILE_ROWS = 128  # rows of a product that a GPU handles as one
-_CPU_PARTS: dict[Route, tuple[int, float]] = {
+_CPU_STRIPES: dict[Route, tuple[int, float]] = {
     "hadamard": (128, 3.3e7),
     "gradients": (128, 3.3e7),
     "positions": (1, 3.3e7),
@@ -79,18 +80,18 @@ class Collected:
     """Factors of one block of examples.
 
     Args:
-        rows: Place of the examples in the data.
+        rows: Indices of the examples in the data.
         factors: One entry per group; None where all gradients are zero, or after the contraction.
-        outputs: Functions of the examples, (n, c), detached.
+        outputs: Outputs that are differentiated, (n, c), detached.
         gradients: Name of a parameter -> gradient of the weighted sum of all outputs.
-        asked: Batches whose rows were checked; kernels or gradients are compared later.
+        checked_batches: Batches whose rows were checked; kernels or gradients are compared later.
     """
 
     rows: slice
     factors: list[Factors | None]
     outputs: Tensor
     gradients: dict[str, Tensor]
-    asked: list[Asked] = field(default_factory=list)
+    checked_batches: list[CheckedBatch] = field(default_factory=list)
 
 
 @dataclass
@@ -117,12 +118,12 @@ class KernelEngine:
 
     @property
     def checked(self) -> Checked:
-        """How examples are measured, and what was asked about it."""
+        """How examples are measured, and what was checked."""
         return self.recorder.check.summary() if self.one_by_one is None else self.one_by_one
 
     @property
     def outputs(self) -> int:
-        """Number of functions per example."""
+        """Number c of outputs per example that are differentiated."""
         return self.single_run.outputs.shape[1]
 
     @property
@@ -152,16 +153,20 @@ class KernelEngine:
 
     @cached_property
     def _owned_groups(self) -> dict[str, list[int]]:
-        place = {group.parameter: index for index, group in enumerate(self.groups)}
+        indices = {group.parameter: index for index, group in enumerate(self.groups)}
         owned = self.recorder.ownership.layers
         return {
-            layer: sorted(place[name] for name in set(names) if name in place)
+            layer: sorted(indices[name] for name in set(names) if name in indices)
             for layer, names in owned.items()
         }
 
     @cached_property
     def _hidden_groups(self) -> list[int]:
-        """Groups that are never the only one of a layer: kernels of others may hide theirs."""
+        """Groups that share every layer with others.
+
+        The check of the layer's kernel could miss an error in a small one, so they are checked by
+        themselves too.
+        """
         layers = self._owned_groups.values()
         single = {groups[0] for groups in layers if len(groups) == 1}
         return sorted({index for groups in layers for index in groups} - single)
@@ -181,12 +186,13 @@ class KernelEngine:
         )
         return make_plan(self.groups, self.single_run, self.recorder.ownership, sizes, self.options)
 
-    def parts(self, left: int, right: int, symmetric: bool) -> "list[tuple[KernelEngine, Plan]]":
-        """Engines of some layers each, whose factors fit into memory for all examples at once.
+    def split_by_layers(
+        self, left: int, right: int, symmetric: bool
+    ) -> "list[tuple[KernelEngine, Plan]]":
+        """Split the layers over several engines if factors of all do not fit for all examples.
 
-        Where factors of all layers do not: passes of few examples would be many, and a GPU waits
-        for their launches. Passes go back no further than the first of these layers. This engine
-        alone where everything fits, or where a layer by itself does not.
+        Small blocks would need many short passes. Passes of an engine go back no further than the
+        first of its layers. Returns this engine alone if everything fits, or if no split does.
         """
         plan = self.plan(left, right, symmetric, len(self.layers))
         examples = max(left, right)
@@ -239,25 +245,26 @@ class KernelEngine:
             collector_of(entry, sizes, parameters[entry.group.parameter]) for entry in plan.groups
         ]
         outputs: list[Tensor] = []
-        asked: list[Asked | None] = []
+        checked_batches: list[CheckedBatch | None] = []
         total: dict[str, Tensor] = {}
         start = 0
         for batch in block.batches:
             rows = slice(start, start + len(batch))
             first = block.rows.start + start
             run = self.recorder.run(batch, examples=range(first, first + len(batch)))
-            asked.append(self.recorder.check.ask(self.recorder, run, batch, first))
+            check = self.recorder.check
+            checked_batches.append(check.check_batch(self.recorder, run, batch, first))
             _add_run(collectors, plan, run, rows, keep_graph=weights is not None)
             if weights is not None:
-                seeds = weights[rows].to(run.outputs.dtype)
-                add_gradients(total, plain_gradients(run.outputs, parameters, seeds))
+                output_weights = weights[rows].to(run.outputs.dtype)
+                add_gradients(total, plain_gradients(run.outputs, parameters, output_weights))
             outputs.append(compact(run.outputs.detach()))
             del run  # before the next one is made: its graph holds as much as all that is kept
             start = rows.stop
         values = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         factors = [collector.factors() for collector in collectors]
         kept = []
-        for one in filter(None, asked):
+        for one in filter(None, checked_batches):
             first = one.start - block.rows.start
             rows = slice(first, first + len(one.batch))
             own = [part[rows] for part in map(factors.__getitem__, self._hidden_groups) if part]
@@ -282,8 +289,8 @@ class KernelEngine:
             for output in range(self.outputs):
                 keep = output + 1 < self.outputs
                 found = plain_gradients(outputs[0, output], parameters, keep=keep)
-                place = block.rows.start + example
-                require_finite_gradients(all_finite(found.values()), [place])
+                index = block.rows.start + example
+                require_finite_gradients(all_finite(found.values()), [index])
                 for name, gradient in found.items():
                     collectors[name].put(example, output, gradient)
             rows.append(outputs.detach())
@@ -315,25 +322,25 @@ class KernelEngine:
             block.mirror(contraction.span, symmetrize=not exact)
 
     def contraction(self, plan: Plan, layer: str, examples: int) -> Contraction:
-        """Parts of a symmetric block: few enough to be large, many enough to save work."""
+        """Stripes of a symmetric block: few enough to be large, many enough to save work."""
         groups = [plan.groups[index] for index in self.groups_of(layer)]
         heaviest = max(groups, key=lambda entry: entry.cost, default=None)
-        parts = self.options.parts or self._parts(heaviest, examples)
-        span = -(-examples // parts)
+        stripes = self.options.stripes or self._stripes(heaviest, examples)
+        span = -(-examples // stripes)
         if heaviest is not None and heaviest.route != "positions":
             span = self._rounded_to_tiles(span, examples)
         return Contraction(plan.tile_bytes, span)
 
-    def _parts(self, heaviest: GroupPlan | None, examples: int) -> int:
+    def _stripes(self, heaviest: GroupPlan | None, examples: int) -> int:
         if heaviest is None:
             return 1
         on_gpu = self.device.type == "cuda"
-        least, cost = (_PARTS if on_gpu else _CPU_PARTS)[heaviest.route]
+        least, cost = (_STRIPES if on_gpu else _CPU_STRIPES)[heaviest.route]
         rows = examples * self._width
-        return max(1, min(_MOST_PARTS, rows // least, examples, round(heaviest.cost / cost)))
+        return max(1, min(_MOST_STRIPES, rows // least, examples, round(heaviest.cost / cost)))
 
     def _rounded_to_tiles(self, span: int, examples: int) -> int:
-        """Long parts whose rows fill whole tiles or vectors, as far as whole examples do."""
+        """Long stripes whose rows fill whole tiles or vectors, as far as whole examples do."""
         width = self._width
         if self.device.type != "cuda":
             step = _VECTOR_ROWS // math.gcd(_VECTOR_ROWS, width)

@@ -21,18 +21,18 @@ from theodolite.checks import size_in_bytes
 from theodolite.engine.batches import Batch
 from theodolite.engine.calls import DisagreementError, NotFollowedError
 from theodolite.engine.check import (
-    Asked,
     Check,
     Checked,
+    CheckedBatch,
     ExampleCheck,
-    can_run_alone,
-    company_gradients,
+    can_run_one_by_one,
     compare_gradients,
     compare_kernels,
-    require_alone,
     require_check,
     require_finite_gradients,
     require_range,
+    require_same_one_by_one,
+    rerun_gradients,
 )
 from theodolite.engine.contract import KernelBlock
 from theodolite.engine.factors import DenseFactors, Factors, OuterFactors
@@ -89,7 +89,7 @@ class TangentKernels(Mapping[str, Tensor]):
         coverage: Layer -> how each of its parameters was treated.
         outputs: Values of the functions that were differentiated, (n, c).
         predicted_bytes: Peak memory that was planned, beside the model.
-        checked: How examples were measured, and what was asked about it.
+        checked: How examples were measured, and what was checked.
     """
 
     kernels: dict[str, Tensor]
@@ -332,12 +332,12 @@ def _computed(
         refused = not isinstance(error, TheodoliteError)
         if refused and any(side.fit(model) for side in sides):
             return _computed(model, data, other, options, compute)
-        if not can_run_alone(error):
+        if not can_run_one_by_one(error):
             raise
         reason = error
     engine = prepare(model, data, options, check.summary(reason))
     batches = [*failed, *(batch for side in sides for batch in side.batches)]
-    require_alone(engine.recorder.model, engine.recorder.model_outputs, batches)
+    require_same_one_by_one(engine.recorder.model, engine.recorder.model_outputs, batches)
     if isinstance(reason, NotFollowedError):
         engine.recorder.tolerance = tolerance
         engine.recorder.require_unchanged(reason)
@@ -373,19 +373,21 @@ def kernels_of(
 ) -> TangentKernels:
     """Kernels of all layers: of some at a time where memory is short, or block by block."""
     right_size = len(data) if other is None else len(other)
-    parts = engine.parts(len(data), right_size, other is None)
-    pieces = sum(_pieces(part, plan, data, other) for part, plan in parts)
+    engines = engine.split_by_layers(len(data), right_size, other is None)
+    pieces = sum(_pieces(part, plan, data, other) for part, plan in engines)
     counter = ProgressCounter(progress, pieces)
     shape = kernel_shape(engine.mode, len(data), right_size, engine.outputs)
     kernels: dict[str, Tensor] = {}
-    for part, plan in parts:
+    for part, plan in engines:
         store = _KernelStore(part, plan, shape, counter)
-        values, asked = _fill(store, part, plan, counter, data, other)
+        values, checked_batches = _fill(store, part, plan, counter, data, other)
         kernels |= store.kernels
     require_range(engine.recorder, kernels, (data, data if other is None else other))
-    compare_kernels(engine.recorder, kernels, asked)
-    coverage = {name: own for part, plan in parts for name, own in coverage_of(part, plan).items()}
-    predicted = max(plan.predicted_bytes for _, plan in parts)
+    compare_kernels(engine.recorder, kernels, checked_batches)
+    coverage = {
+        name: own for part, plan in engines for name, own in coverage_of(part, plan).items()
+    }
+    predicted = max(plan.predicted_bytes for _, plan in engines)
     return TangentKernels(kernels, coverage, values, predicted, engine.checked)
 
 
@@ -396,20 +398,20 @@ def _fill(
     counter: ProgressCounter,
     data: BatchList,
     other: BatchList | None,
-) -> tuple[Tensor, tuple[list[Asked], list[Asked]]]:
+) -> tuple[Tensor, tuple[list[CheckedBatch], list[CheckedBatch]]]:
     """Fill the kernels of an engine's layers, block of examples by block.
 
     Returns:
-        The outputs, (n, c), and the batches of rows and columns that were asked.
+        The outputs, (n, c), and the batches of rows and columns that were checked.
     """
     outputs: list[Tensor] = []
-    rows: list[Asked] = []
-    columns_asked: list[Asked] = []
+    checked_rows: list[CheckedBatch] = []
+    checked_columns: list[CheckedBatch] = []
     for block in data.blocks(plan.block, plan.batch_size):
         left = engine.collect(block, plan)
         counter.done(f"examples {block.rows.start} to {block.rows.stop - 1}")
         outputs.append(left.outputs)
-        rows += left.asked
+        checked_rows += left.checked_batches
         if other is None and len(left.outputs) == len(data):
             store.fill_and_release(left)
             break
@@ -419,13 +421,13 @@ def _fill(
             if other is None and columns.rows.start <= block.rows.start:
                 continue
             right = engine.collect(columns, plan)
-            columns_asked += right.asked
+            checked_columns += right.checked_batches
             suffix = "" if other is None else " of the other set"
             counter.done(f"examples {columns.rows.start} to {columns.rows.stop - 1}{suffix}")
             store.fill(left, right)
             if other is None:
                 store.mirror(left.rows, right.rows)
-    return torch.cat(outputs), (rows, rows if other is None else columns_asked)
+    return torch.cat(outputs), (checked_rows, checked_rows if other is None else checked_columns)
 
 
 def _pieces(engine: KernelEngine, plan: Plan, data: BatchList, other: BatchList | None) -> int:
@@ -518,7 +520,7 @@ class TangentFeatures(dict[str, Float[Tensor, "n c p"]]):
     """Layer -> gradients of all outputs of all examples; shown by their shapes.
 
     Attributes:
-        checked: How examples were measured, and what was asked about it.
+        checked: How examples were measured, and what was checked.
     """
 
     checked: Checked = Checked()
@@ -626,8 +628,8 @@ def _features_of(
     found = {own.names[0]: own.gradients() for own in factors}
     for values in found.values():
         require_finite_gradients(values.isfinite().flatten(1).all(1), range(len(data)))
-    for asked in collected.asked:
-        _compare_features(engine, factors, asked)
+    for checked_batch in collected.checked_batches:
+        _compare_features(engine, factors, checked_batch)
     owned = engine.recorder.ownership.layers
     features = TangentFeatures(
         {layer: torch.cat([found[n] for n in owned[layer]], 2) for layer in engine.layers}
@@ -636,17 +638,20 @@ def _features_of(
     return features
 
 
-def _compare_features(engine: KernelEngine, factors: Sequence[Factors], asked: Asked) -> None:
+def _compare_features(
+    engine: KernelEngine, factors: Sequence[Factors], checked_batch: CheckedBatch
+) -> None:
     """Weighted sums of the gradients that were found against plain autograd."""
-    rows = slice(asked.start, asked.start + len(asked.batch))
-    weights = torch.zeros_like(asked.seeds)
-    weights[asked.places] = asked.seeds[asked.places]
+    rows = slice(checked_batch.start, checked_batch.start + len(checked_batch.batch))
+    again = checked_batch.rerun_rows
+    weights = torch.zeros_like(checked_batch.output_weights)
+    weights[again] = checked_batch.output_weights[again]
     found, sizes = {}, {}
     for own in factors:
         part = own[rows]
         found[own.names[0]] = part.weighted_sums([slice(0, len(part))], weights)[0]
         sizes[own.names[0]] = (part.squared_norms() * weights.square()).sum().sqrt()
-    wanted = company_gradients(engine.recorder, asked)
+    wanted = rerun_gradients(engine.recorder, checked_batch)
     compare_gradients(engine.recorder, found, wanted, sizes)
 
 

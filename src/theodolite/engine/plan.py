@@ -49,7 +49,8 @@ class ParameterGroup:
         kind: How its gradient is kept.
         uses: Positions of its uses in the list of all uses.
         bias: Name of the bias that is contracted with it, or None.
-        direct: Whether all uses see the same tensor, so that no gradient must be pulled back.
+        direct: Whether all uses see one tensor that is the parameter, or entries of it times a
+            number; otherwise gradients are pulled back through autograd.
     """
 
     parameter: str
@@ -259,7 +260,7 @@ class EngineOptions:
         check: Whether to compare with plain autograd: some examples, none, or every one.
         tile_bytes: Size of intermediate results; None to choose.
         route: Force one order of contraction.
-        parts: Force the number of parts of a symmetric kernel.
+        stripes: Force the number of stripes of a symmetric kernel.
         outputs_per_pass: Force the number of outputs that go through one backward pass.
     """
 
@@ -273,7 +274,7 @@ class EngineOptions:
     check: Check = True
     tile_bytes: int | None = None
     route: Route | None = None
-    parts: int | None = None
+    stripes: int | None = None
     outputs_per_pass: int | None = None
 
 

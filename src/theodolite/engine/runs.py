@@ -78,7 +78,7 @@ class ForwardRun:
         rounding: In which numbers results were rounded.
         suspects: Names of calls that may let one example decide about another.
         require_complete: Raises if a use of a parameter went unseen.
-        losses: One number per example, where they were asked for.
+        losses: One number per example, where a loss was given.
     """
 
     outputs: Tensor
@@ -130,7 +130,7 @@ class ForwardRun:
         """
         edges = self._edges(wanted)
         n, c = self.outputs.shape
-        seeds = torch.eye(c, dtype=self.outputs.dtype, device=self.outputs.device)
+        one_output = torch.eye(c, dtype=self.outputs.dtype, device=self.outputs.device)
 
         def single(seed: Tensor) -> tuple[Tensor, ...]:
             # Not of a weighted sum: what is vectorised must be the weights, not the outputs.
@@ -139,7 +139,7 @@ class ForwardRun:
             )
 
         try:
-            grads: tuple[Tensor, ...] = quiet_vmap(single)(seeds[outputs.start : outputs.stop])
+            grads: tuple[Tensor, ...] = quiet_vmap(single)(one_output[outputs.start : outputs.stop])
         except RuntimeError:
             return None
         found = self.by_use([*grads], wanted)
@@ -219,26 +219,26 @@ class ModelRecorder:
             require_finite(self.model, run.outputs, batch, named)
             return run
         checked = bool(self.check.check)
-        places = self.check.places(len(batch)) if checked else []
+        single_rows = self.check.single_rows(len(batch)) if checked else []
         singles: list[tuple[ForwardRun, list[CallTensors]]] = []
         if checked:
-            singles.append(self._single(batch, places[0]))
+            singles.append(self._single(batch, single_rows[0]))
             reference = singles[0][1]
         else:
             reference = self._reference(batch)
-        run, recorded = self._record(batch, reference, places, loss=loss)
+        run, recorded = self._record(batch, reference, single_rows, loss=loss)
         self._require_complete(run)
         require_finite(self.model, run.outputs, batch, named)
         if checked:
             self.check.suspects.update(run.suspects)
-            singles += [self._single(batch, place) for place in places[1:] if run.suspects]
+            singles += [self._single(batch, row) for row in single_rows[1:] if run.suspects]
             self.check.single_examples += len(singles)
-            self._compare_alone(run, recorded, places, singles)
+            self._compare_singles(run, recorded, single_rows, singles)
         return run
 
-    def _single(self, batch: Batch, place: int) -> tuple[ForwardRun, list[CallTensors]]:
+    def _single(self, batch: Batch, row: int) -> tuple[ForwardRun, list[CallTensors]]:
         """One example by itself, and the tensors of all its calls."""
-        run, recorded = self._record(batch.take([place]), None)
+        run, recorded = self._record(batch.take([row]), None)
         self._require_complete(run)
         return run, recorded.calls
 
@@ -248,37 +248,38 @@ class ModelRecorder:
             run.require_complete()
             self._kinds.add(run.kind)
 
-    def _compare_alone(
+    def _compare_singles(
         self,
         run: ForwardRun,
         recorded: UseRecorder,
-        places: Sequence[int],
+        single_rows: Sequence[int],
         singles: Sequence[tuple[ForwardRun, list[CallTensors]]],
     ) -> None:
         compared = Comparison()
-        for row, (single, calls) in enumerate(singles):
+        for index, (single, calls) in enumerate(singles):
             names = [name for name, _ in recorded.received]
             if [call.function for call in calls] != names:
                 text = "a single example makes other calls than in its batch"
-                raise self._differs_alone(text, run, places[row], single)
+                raise self._differs_alone(text, run, single_rows[index], single)
             for call, (name, received) in zip(calls, recorded.received, strict=True):
                 text = f"{name} receives other numbers from a single example than in its batch"
                 for tensor, rows in zip(call.given, received, strict=True):
                     if rows is not None:
                         wanted = split_examples(tensor, 1, None)
-                        compared.add_rows(text, rows[row : row + 1], wanted, whole=rows)
+                        compared.add_rows(text, rows[index : index + 1], wanted, whole=rows)
             text = "a single example has other outputs than in its batch"
-            own = run.outputs[places[row] : places[row] + 1]
+            row = single_rows[index]
+            own = run.outputs[row : row + 1]
             compared.add_rows(text, own, single.outputs, whole=run.outputs)
         found = compared.first_above(self.tolerance)
         if found is not None:
-            raise self._differs_alone(found[0], run, places[0], singles[0][0])
+            raise self._differs_alone(found[0], run, single_rows[0], singles[0][0])
 
     def _differs_alone(
-        self, text: str, run: ForwardRun, place: int, single: ForwardRun
+        self, text: str, run: ForwardRun, row: int, single: ForwardRun
     ) -> NotFollowedError:
         assert self.batch is not None
-        one = self.batch.take([place])
+        one = self.batch.take([row])
         seen = [(self.batch, run.outputs.detach()), (one, single.outputs.detach())]
         return disagreement(Cause.SINGLE_EXAMPLE, text, seen)
 
@@ -315,7 +316,7 @@ class ModelRecorder:
         self,
         batch: Batch,
         reference: list[CallTensors] | None,
-        places: Sequence[int] = (),
+        kept_rows: Sequence[int] = (),
         loss: BatchLoss | None = None,
     ) -> tuple[ForwardRun, UseRecorder]:
         recorded = UseRecorder(
@@ -323,7 +324,7 @@ class ModelRecorder:
             (batch.args, dict(batch.kwargs)),
             len(batch),
             reference,
-            places,
+            kept_rows,
             self._others,
             targets=(batch.targets, batch.mask, batch.positions),
         )

@@ -35,9 +35,9 @@ from theodolite.checks import (
 from theodolite.engine.batches import Batch, even_spans, spans
 from theodolite.engine.calls import Outer
 from theodolite.engine.check import (
-    Asked,
     Check,
     Checked,
+    CheckedBatch,
     add_gradients,
     compare_forms,
     compare_in_batch,
@@ -96,7 +96,7 @@ class TangentAlignments(LayerMapping[TangentAlignment]):
         method: ``"exact"`` or ``"sketch"``.
         covariance: Covariance of the errors of all layers. Probes are common to them, so that
             differences between layers are known better than the layers themselves.
-        checked: How examples were measured, and what was asked about it.
+        checked: How examples were measured, and what was checked.
         sketch: How a sketch was made: ``groups`` of examples, random ``vectors`` of each group, and
             the ``precision`` of their backward passes.
     """
@@ -188,7 +188,7 @@ def tangent_alignments(
         batch_size: Examples per forward pass; None to choose.
         dtype: Dtype of products; None for that of the outputs.
         device: Where the inputs should lie; None for that of the parameters.
-        check: See :func:`tangent_kernels`; a sketch asks about its first examples.
+        check: See :func:`tangent_kernels`; a sketch checks its first examples.
         generator: Source of the random vectors; None for a fixed seed.
         processes: That have the same model, inputs and random vectors, and share the work of the
             sketch.
@@ -438,8 +438,8 @@ _Moments = KernelMoments | GradientMoments
 def _exact(engine: KernelEngine, data: BatchList, labels: Tensor) -> TangentAlignments:
     plan = _block_plan(engine, len(data))
     moments = _moments(engine, plan, labels)
-    gradients, asked = _stream(engine, data, plan, labels, moments)
-    for one in asked:
+    gradients, checked_batches = _stream(engine, data, plan, labels, moments)
+    for one in checked_batches:
         compare_in_batch(engine.recorder, one)
     owned = engine.recorder.ownership.layers
     energy = {
@@ -488,14 +488,14 @@ def _moments(engine: KernelEngine, plan: Plan, labels: Tensor) -> dict[str, _Mom
 
 def _stream(
     engine: KernelEngine, data: BatchList, plan: Plan, labels: Tensor, moments: dict[str, _Moments]
-) -> tuple[dict[str, Tensor], list[Asked]]:
-    """Go through all blocks; the gradient of the outputs along the labels, and asked batches."""
-    asked: list[Asked] = []
+) -> tuple[dict[str, Tensor], list[CheckedBatch]]:
+    """Go through all blocks; the gradient of the outputs along the labels, and checked batches."""
+    checked_batches: list[CheckedBatch] = []
     total: dict[str, Tensor] = {}
     kernels = {name: entry for name, entry in moments.items() if isinstance(entry, KernelMoments)}
     for block in data.blocks(plan.block, plan.batch_size):
         left = engine.collect(block, plan, labels[block.rows])
-        asked += left.asked
+        checked_batches += left.checked_batches
         add_gradients(total, left.gradients)
         for layer, entry in moments.items():
             if isinstance(entry, GradientMoments):
@@ -509,7 +509,7 @@ def _stream(
         for columns in data.blocks(plan.block, plan.batch_size):
             if columns.rows.start > block.rows.start:
                 _add_blocks(engine, plan, left, engine.collect(columns, plan), kernels)
-    return total, asked
+    return total, checked_batches
 
 
 def _add_blocks(
@@ -659,13 +659,13 @@ def sketch_grams(
     for group, rows in enumerate(plan.groups):
         start, stop = max(rows.start, own.start), min(rows.stop, own.stop)
         first = len(shared) + group * plan.vectors
-        places = [*range(len(shared)), *range(first, first + plan.vectors)]
+        targets = [*range(len(shared)), *range(first, first + plan.vectors)]
         for batch in data.rows(slice(start, stop)):
             for span in even_spans(len(batch), batch_size):
                 part = batch.take(span)
                 here = slice(start, start + len(part))
                 weights = torch.cat([shared[:, here], signs[:, here]])
-                _add_gradients(totals, parameters, recorder.outputs(part), weights, places)
+                _add_gradients(totals, parameters, recorder.outputs(part), weights, targets)
                 start = here.stop
     ones = torch.stack([signs[:, rows].sum((1, 2)) for rows in plan.groups]).flatten()
     found: dict[str, Tensor] = {}
@@ -685,17 +685,17 @@ def _add_gradients(
     parameters: Mapping[str, Tensor],
     outputs: Tensor,
     weights: Tensor,
-    places: Sequence[int],
+    targets: Sequence[int],
 ) -> None:
-    """One backward pass for each weight, added in its place."""
-    for index, (seed, place) in enumerate(zip(weights, places, strict=True)):
+    """One backward pass for each set of weights, added to its row of the totals."""
+    for index, (seed, target) in enumerate(zip(weights, targets, strict=True)):
         keep = index + 1 < len(weights)
         # The labels come first, in full precision; random vectors have an error of their own, far
         # above the rounding of tensor cores.
         with coarse_arithmetic(outputs.device) if index else nullcontext():
             gradients = plain_gradients(outputs, parameters, seed.to(outputs.dtype), keep=keep)
         for name, gradient in gradients.items():
-            totals[name][place].add_(gradient)
+            totals[name][target].add_(gradient)
 
 
 def _gram(rows: Tensor) -> Tensor:
@@ -765,7 +765,7 @@ def _sketched(
     if engine.one_by_one is None:
         first = data.batches[0].take(slice(0, _FIRST))
         run = engine.recorder.run(first)
-        one = engine.recorder.check.ask(engine.recorder, run, first, 0)
+        one = engine.recorder.check.check_batch(engine.recorder, run, first, 0)
         if one is not None:
             compare_in_batch(engine.recorder, one)
     tensors = engine.recorder.ownership.parameters.values()
