@@ -210,8 +210,7 @@ def timed(call: Callable[[], Any], device: str) -> tuple[float, Any]:
 def routes(entry: Any, factors: Any, both: bool) -> list[str]:
     """The planned route, and the other one where there is a choice."""
     other = {"gradients": "positions", "positions": "gradients"}
-    free = isinstance(factors, OuterFactors) and not factors.stores_gradients
-    free = free and entry.route in other
+    free = isinstance(factors, OuterFactors) and entry.route in other
     return [entry.route, other[entry.route]] if both and free else [entry.route]
 
 
