@@ -77,7 +77,7 @@ def test_ascending_the_area_aligns_the_features(generator):
         features = leaf.detach() + 0.05 * leaf.grad
     end = alignment_area(features / features.norm(), y)
     assert end > 2 * start
-    assert end <= y @ y
+    assert end <= (1 + 1e-12) * (y @ y)  # the bound is reached, up to rounding
 
 
 def test_without_autograd_the_cheap_route_is_taken(generator):

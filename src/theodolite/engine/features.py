@@ -330,9 +330,8 @@ class FeatureReader:
         except NotFollowedError as error:
             self._alone = self._check.summary(error)
             require_same_one_by_one(self.model, self._output_rows, [batch])
-            again = self._pass(batch).rows
-            pairs = [(again.get(name, rows[:0]), rows) for name, rows in found.rows.items()]
-            require_unchanged(pairs, watch.rounding.tolerance())
+            then = self._rows_returned(found.returned, batch)
+            require_unchanged([(self._output_rows(batch), then)], watch.rounding.tolerance())
             whole = {name for name, rows in found.rows.items() if len(rows) == len(batch)}
             return self._one_by_one(batch, examples, whole)
         return self._settled(batch, found)
@@ -417,7 +416,9 @@ class FeatureReader:
     def _output_rows(self, batch: Batch) -> Tensor:
         """What the model returns, one row per example; zeros if it returns no such rows."""
         with torch.set_grad_enabled(self._takes_gradients):
-            returned = batch.run(self.model)
+            return self._rows_returned(batch.run(self.model), batch)
+
+    def _rows_returned(self, returned: Any, batch: Batch) -> Tensor:
         try:
             rows = main_tensor(returned).detach()
         except DtypeError:
