@@ -214,12 +214,12 @@ def _ordered(name: str) -> Check:
     def check(runs: Results) -> Outcome:
         shown = {case: numbers[name] for case, numbers in _fitted(runs).items()}
         if "mlp" not in shown or len(shown) < 2:
-            return outcome(None, **shown)
+            return outcome(None, **shown, fitted=len(shown))
         middle = [c for c in ("small_convnet", "convnet") if c in shown]
         deep = [c for c in DEEP if c in shown]
         steps = [("mlp", c) for c in (*middle, *deep)] + [(m, d) for m in middle for d in deep]
         found = decided(*(above(f"{b} minus {a}", shown[b] - shown[a]) for a, b in steps))
-        return shown_as(found, **shown)
+        return shown_as(found, **shown, fitted=len(shown))
 
     return check
 
@@ -227,7 +227,7 @@ def _ordered(name: str) -> Check:
 def _contrast_follows(runs: Results) -> Outcome:
     cases = _fitted(runs)
     if len(cases) < 2:
-        return outcome(None, architectures=len(cases))
+        return outcome(None, fitted=len(cases))
     by_accuracy = sorted(cases, key=lambda case: cases[case]["best_test"])
     return ordered({f"{case}_contrast": cases[case]["contrast"] for case in by_accuracy})
 
