@@ -1083,7 +1083,7 @@ def _cured(
     same: Callable[[Tensor, Tensor], bool],
 ) -> bool:
     """Whether examples no longer see each other, or chance, in evaluation mode."""
-    with evaluating(model):
+    with evaluating(model), preserved_randomness(()), preserved_state(model):
         whole = outputs(batch)
         one_by_one = torch.cat([outputs(batch.take(slice(k, k + 1))) for k in range(len(batch))])
     return same(whole, one_by_one)
