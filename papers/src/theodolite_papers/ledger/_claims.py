@@ -545,13 +545,13 @@ def judge_claim(
 def _of_networks(
     claim: Claim, size: str, outcomes: Mapping[str, Outcome], members: Sequence[bool]
 ) -> Verdict:
-    """The verdict on a claim about single networks: each side counts where enough agree on it."""
-    held, missed = members.count(True), members.count(False)
-    status = "undecided"
-    if min(held, missed) >= _SIGN_TEST:
-        status = "mixed"
-    elif max(held, missed) >= _SIGN_TEST and min(held, missed) == 0:
-        status = "holds" if held else "fails"
+    """The verdict on a claim about single networks: holds or fails where enough of them agree."""
+    held = members.count(True)
+    status = "mixed"
+    if held in (0, len(members)):
+        status = "undecided"
+        if len(members) >= _SIGN_TEST:
+            status = "holds" if held else "fails"
     if size not in claim.sizes:
         status = "reported"
     return Verdict(claim, size, status, outcomes, len(members), held, repeat="network")

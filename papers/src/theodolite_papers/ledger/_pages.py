@@ -70,8 +70,8 @@ VERDICTS = {
     "holds": "on every seed, and the 95 % interval of the deciding number (over seeds, else over "
     "networks) lies on the claim's side, or five seeds or more agree",
     "fails": "on no seed, and that interval excludes the claim",
-    "mixed": "clearly holds in some settings and not in others, or on five networks or more and "
-    "not on five or more",
+    "mixed": "clearly holds in some settings and not in others, or on some networks and not on "
+    "others; the pass rate says how far that can be generalised",
     "undecided": "the difference is inside the noise, the premise did not come about, or a bound "
     "that is missed is ours and not the paper's",
     ONE_SEED: "one run and no interval: which side it lies on is said, nothing is decided",
