@@ -307,7 +307,7 @@ def test_tangent_kernels_that_take_long_on_a_cpu_are_left_to_who_asks(monkeypatc
     monkeypatch.setattr("theodolite.surveys.tangent._LONG", 10)
     given = {"families": ["kernel", "tangent"], "permutations": 0}
     why = th.survey(llama(), tokens(), **given).record.contents["skipped"]["tangent"]
-    assert f'sizes={{"tangent": {N}}} measures them' in why
+    assert f'pass sizes={{"tangent": {N}}} to measure them anyway' in why
     found = th.survey(llama(), tokens(), **given, sizes={"tangent": N}).record.contents
     assert found["skipped"] == {}
     assert found["routes"]["tangent"]["n"] == N
