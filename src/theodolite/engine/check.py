@@ -304,7 +304,7 @@ def _norm(tensor: Tensor) -> Float[Tensor, ""]:
     wide = torch.promote_types(tensor.dtype, torch.float32)
     if tensor.numel() == 0:
         return torch.zeros((), dtype=torch.float64, device=tensor.device)
-    parts = tensor.reshape(1, -1).split(2**20, 1)  # copies stay small
+    parts = torch.split(tensor.reshape(1, -1), 2**20, 1)  # copies stay small
     return torch.linalg.vector_norm(torch.cat([_norms(part.to(wide)) for part in parts]))
 
 
