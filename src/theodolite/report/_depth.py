@@ -414,8 +414,10 @@ class Chart:
     def ends(self, steps: Sequence[int]) -> tuple[str, str]:
         """Top and bottom of the axis, as text."""
         low, high = self.limits(steps)
-        measure = self.traces[0].line.measure
-        return shown_as(measure, high), shown_as(measure, low)
+        first = self.traces[0]
+        signed = first.base is not None  # differences of accuracies are in points
+        top, bottom = (shown_as(first.line.measure, end, signed=signed) for end in (high, low))
+        return top, bottom
 
     def figure(self) -> Figure:
         """The same for Plotly, whose figures users take elsewhere."""
