@@ -6,6 +6,7 @@ Hypothesis has no deadlines: the first torch call is slow.
 import resource
 import signal
 from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +53,23 @@ def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
 
 
-@pytest.fixture
-def full_disk() -> Iterator[Callable[[int], None]]:
-    """A function that limits the files of this process to so many bytes, as a full disk does."""
+@contextmanager
+def _small_files(size: int) -> Iterator[None]:
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    signal.signal(signal.SIGXFSZ, handler)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.fixture
+def full_disk() -> Callable[[int], AbstractContextManager[None]]:
+    """A block in which files grow to so many bytes at most, as on a full disk.
+
+    The block holds only what is to fail: the limit is that of the process, whose output may go to a
+    file too.
+    """
+    return _small_files

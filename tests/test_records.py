@@ -610,8 +610,8 @@ def test_a_full_disk_leaves_the_old_record_and_nothing_else(tmp_path, full_disk)
     save_record(Record(SURVEY, {"x": np.zeros(3)}), tmp_path)
     before = sorted(path.name for path in tmp_path.iterdir())
     for size in (0, 400):  # 400: room for the arrays, not for the document
-        full_disk(size)
-        with pytest.raises(WriteError, match=r"cannot be written .* free some space"):
+        told = r"cannot be written .* free some space"
+        with pytest.raises(WriteError, match=told), full_disk(size):
             save_record(Record(SURVEY, {"x": np.ones(3)}), tmp_path)
         assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert load_record(tmp_path).arrays["x"].sum() == 0
@@ -620,12 +620,11 @@ def test_a_full_disk_leaves_the_old_record_and_nothing_else(tmp_path, full_disk)
 def test_a_history_waits_for_a_full_disk(tmp_path, full_disk):
     writer = HistoryWriter(tmp_path / "run")
     writer.write(history_of(step_of(0, 1)))
-    full_disk(0)
-    writer.write(history_of(step_of(0, 1), step_of(1, 1)))
-    writer.write(history_of(step_of(0, 1), step_of(1, 1), step_of(2, 1)))
+    with full_disk(0):
+        writer.write(history_of(step_of(0, 1), step_of(1, 1)))
+        writer.write(history_of(step_of(0, 1), step_of(1, 1), step_of(2, 1)))
     assert list(writer.waiting) == [1, 2]
     assert "cannot be written" in writer.problem
-    full_disk(10**6)
     writer.write(history_of(*(step_of(number, 1) for number in range(4))))
     assert writer.problem is None
     assert [s.contents["step"] for s in load_run(writer.folder).steps] == [0, 1, 2, 3]

@@ -143,7 +143,7 @@ def test_a_report_that_cannot_be_written_does_not_end_the_training(tmp_path, ful
     watch = Watch((torch.randn(8, 2), torch.arange(8) % 2), folder=tmp_path, families="kernel")
     watch.start(nn.Linear(2, 2))
     watch.step(0)
-    full_disk(30_000)  # room for records, not for a page
-    with pytest.warns(UserWarning, match=r"the report is not on disk: .*report\.html"):
+    told = r"the report is not on disk: .*report\.html"
+    with pytest.warns(UserWarning, match=told), full_disk(30_000):  # room for records, not a page
         assert watch.finish(1)
     assert not list(tmp_path.glob("*report.html*"))

@@ -160,10 +160,10 @@ def test_pages_of_deep_networks_stay_small(tmp_path):
 def test_a_page_is_whole_or_the_old_one(tmp_path, full_disk):
     path = write_html([survey_run()], tmp_path / "page.html")
     old = path.read_text()
-    full_disk(1000)
-    with pytest.raises(WriteError, match=r"page\.html: cannot be written .* free some space"):
+    told = r"page\.html: cannot be written .* free some space"
+    with pytest.raises(WriteError, match=told), full_disk(1000):
         write_html([survey_run(seed=5)], path)
-    with pytest.raises(WriteError, match="cannot be written"):
+    with pytest.raises(WriteError, match="cannot be written"), full_disk(1000):
         write_html([survey_run(seed=5)], tmp_path / "other.html")
     assert path.read_text() == old
     assert list(tmp_path.iterdir()) == [path]

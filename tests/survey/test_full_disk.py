@@ -22,13 +22,12 @@ def watch(monitor, steps):
 def test_a_monitor_warns_once_keeps_the_numbers_and_tries_again(tmp_path, full_disk):
     monitor = monitored(tmp_path / "run")
     assert monitor.step(0) is not None
-    full_disk(100)
-    with pytest.warns(UserWarning, match=r"step 1 is not on disk: .*The training goes on") as said:
+    told = r"step 1 is not on disk: .*The training goes on"
+    with pytest.warns(UserWarning, match=told) as said, full_disk(100):
         assert None not in watch(monitor, [1, 2, 3])
     assert len(said) == 1
     assert monitor.history.steps == [0, 1, 2, 3]
     assert th.load(monitor.folder).steps == [0]
-    full_disk(10**7)
     monitor.step(4)
     assert th.load(monitor.folder).steps == [0, 1, 2, 3, 4]
     monitor.close()  # nothing is left to say
@@ -40,24 +39,22 @@ def test_a_monitor_warns_once_keeps_the_numbers_and_tries_again(tmp_path, full_d
 
 def test_the_end_says_what_was_not_written(tmp_path, full_disk):
     monitor = monitored(tmp_path / "run")
-    full_disk(100)
-    with pytest.warns(UserWarning, match="not on disk") as said, monitor:
+    with pytest.warns(UserWarning, match="not on disk") as said, full_disk(100), monitor:
         watch(monitor, range(3))
     assert len(said) == 2
     text = str(said[-1].message)
     assert text.startswith("3 of 3 measurements are not on disk (steps 0, 1 and 2): ")
     assert "monitor.history.save(folder)" in text
-    with pytest.raises(WriteError, match="cannot be written"):
+    with pytest.raises(WriteError, match="cannot be written"), full_disk(100):
         monitor.history.save(tmp_path / "other")
-    full_disk(10**7)
     assert th.load(monitor.history.save(tmp_path / "other")).steps == [0, 1, 2]
 
 
 def test_a_training_that_fails_says_so_too(tmp_path, full_disk):
     def fail():
-        with monitored(tmp_path / "run") as monitor:
-            watch(monitor, [0])
-            full_disk(100)
+        monitor = monitored(tmp_path / "run")
+        watch(monitor, [0])
+        with full_disk(100), monitor:
             watch(monitor, [1])
             raise ZeroDivisionError
 
