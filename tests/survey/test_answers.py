@@ -106,13 +106,14 @@ def test_layers_of_a_network_that_memorised_are_undecided():
     assert "memorised these labels" in layer["evidence"]
 
 
-def scored(shares, *, judged_on="held-out", raw=None, n=400, seed=0, **changes):
+def scored(shares, *, judged_on="held-out", raw=None, n=400, seed=0, outputs=3, **changes):
     """Contents and arrays of probes whose scores rise together over examples."""
     levels = np.random.default_rng(seed).random(n)
     names = list(shares)
     given = dict(shares) | ({"input": raw} if raw is not None else {})
     table = np.stack([(levels < share).astype(np.float32) for share in given.values()])
     made = contents(**changes)
+    made["data"]["outputs"] = outputs
     made["rows"] = [r for r in made["rows"] if "probe" not in r["measure"]]
     made["rows"] += [
         row(name, "probe_accuracy", float(values.mean()), n=n)
@@ -132,6 +133,9 @@ def test_layers_on_held_out_examples_are_clear():
     assert "from b on (chance 10 %). c is not significantly better." in layer["text"]
     assert "judged on 400 held-out examples" in layer["evidence"]
     assert scored({"a": 0.6, "b": 0.8}, judged_on="left-out")["certainty"] == "likely"
+    encoder = {"a": 0.6, "b": 0.8}  # an encoder has features and no outputs per class
+    assert scored(encoder, outputs=None)["certainty"] == "clear"
+    assert scored(encoder, outputs=None, judged_on="left-out")["certainty"] == "likely"
 
 
 def test_layers_that_do_not_differ_are_called_alike():

@@ -408,7 +408,8 @@ def _layer_ground(finding: LayerProbes) -> tuple[Certainty, str, str]:
         reason = f"the features were trained on these {finding.goal}"
         advice = "" if finding.has_held_out else "Pass `held_out=` to judge layers on new examples."
         return "likely", f"{reason}; {evidence}", advice
-    return ("clear" if finding.paired and finding.model else "likely"), evidence, advice
+    new = finding.model or finding.judged_on == "held-out"  # features alone may be trained on these
+    return ("clear" if finding.paired and new else "likely"), evidence, advice
 
 
 def _groups(finding: GroupContrast) -> Answer:
