@@ -18,6 +18,8 @@ are given, seeds and swept settings are those that were run, not those that are 
     "order" = { source = "paper", section = "3.2" }
     "close" = { source = "weakened", section = "3.2", note = "0.9 is ours", own_bound = true }
 
+``"*"`` stands for all claims of the study that are not named.
+
 ``[[fig2.printed]]`` are panels of numbers that the paper prints: ``lines`` (name -> points),
 ``bars`` (name -> label -> number), or a table of ``values`` by ``rows`` and ``columns``. ``lesson``
 is what was learned from the paper, ``[headlines]`` the claims of the summary, each with a sentence.
@@ -188,7 +190,8 @@ def origin_of(study: Study, claim: str) -> Origin | None:
     """Whose a claim is, by its id; None where the paper's table does not say."""
     if PAPERS[study.paper].own:
         return Origin("ours")
-    entry = _table(study).get("claims", {}).get(claim.removeprefix(f"{study.id}."))
+    entries = _table(study).get("claims", {})
+    entry = entries.get(claim.removeprefix(f"{study.id}."), entries.get("*"))
     return None if entry is None else Origin(**entry)
 
 
