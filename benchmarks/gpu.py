@@ -49,7 +49,7 @@ class Case:
         peers: name -> the same numbers by another tool.
         once: whether the first call counts, without a warm-up.
         detail: of what the call returned.
-        before: calls before those that are timed, of which the first and the best are told.
+        before: calls before those that are timed, of which the first and the best are reported.
     """
 
     ours: Call
@@ -305,7 +305,7 @@ def result(row: Row, device: str, small: bool, profile: bool, beside: bool) -> R
         detail = case.detail(found)
         del found
     else:
-        detail = told_before(case, device)
+        detail = calls_before(case, device)
         seconds = measure(case.ours, device, 3).seconds
         if profile:
             profiled(partial(timed, case.ours, device))
@@ -324,7 +324,7 @@ def seconds_of(call: Call, device: str) -> float:
     return seconds if seconds > _LONG else min(seconds, measure(call, device, 2).seconds)
 
 
-def told_before(case: Case, device: str) -> str:
+def calls_before(case: Case, device: str) -> str:
     """How long the first calls took."""
     if not case.before:
         return ""

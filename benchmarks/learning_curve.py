@@ -1,10 +1,10 @@
 """Accuracy with ten times the labels: predicted from a few hundred examples, and measured.
 
 ``python -m benchmarks.learning_curve --data FOLDER`` reads mnist.npz, fashion_mnist.npz and
-cifar10.npz there; the text set is made of docstrings of installed packages, to be told apart.
+cifar10.npz there; the text set holds docstrings of installed packages, with the package as label.
 Features are frozen: random convolutions and pixels of images, hashed letters of sentences; with
 ``--features FOLDER`` also those in files NAME.npz (x, y). Truth is a ridge probe with ten times
-the labels, its ridge chosen by leaving one out, on 2,000 examples that nobody has seen.
+the labels, its ridge chosen by leaving one out, on 2,000 held-out examples.
 
 Rivals: power laws through linear probes of sub-samples, with and without a floor, and no growth
 at all.
@@ -137,8 +137,8 @@ def predictions(x, y, wanted, rng):
     curve = th.learning_curve(x, y, [wanted])
     straight, floored = power_laws(x, y, wanted, rng)
     plain = leave_one_out_probe(x, y).accuracy.item()
-    told = dict(zip(METHODS, (curve.accuracy.item(), straight, floored, plain), strict=True))
-    return told, [end.item() for end in curve.accuracy_interval[:, 0]]
+    predicted = dict(zip(METHODS, (curve.accuracy.item(), straight, floored, plain), strict=True))
+    return predicted, [end.item() for end in curve.accuracy_interval[:, 0]]
 
 
 def sets(arguments, rng):
@@ -176,11 +176,11 @@ def main():
         truth = measured(x, y, min(wanted, len(x) - HELD_OUT))
         for _ in range(arguments.draws):
             chosen = torch.from_numpy(rng.permutation(len(x) - HELD_OUT)[: arguments.examples])
-            told, (low, high) = predictions(x[chosen], y[chosen], wanted, rng)
+            predicted, (low, high) = predictions(x[chosen], y[chosen], wanted, rng)
             for method in METHODS:
-                misses[method].append(100 * abs(told[method] - truth))
+                misses[method].append(100 * abs(predicted[method] - truth))
             held.append(low <= truth <= high)
-            line = "".join(f"{told[method]:18.3f}" for method in METHODS)
+            line = "".join(f"{predicted[method]:18.3f}" for method in METHODS)
             print(f"{name:32} {truth:8.3f}{line}", flush=True)
     for word, summary in (("median", np.median), ("mean", np.mean), ("largest", np.max)):
         line = "".join(f"{summary(misses[method]):18.2f}" for method in METHODS)

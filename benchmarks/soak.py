@@ -105,7 +105,7 @@ def growth(lines: list[dict[str, float]], what: str) -> float:
     return (last - first) / first
 
 
-def told(name: str, lines: list[dict[str, float]]) -> dict[str, Any]:
+def print_growth(name: str, lines: list[dict[str, float]]) -> dict[str, Any]:
     shares = {what: growth(lines, what) for what in ("MiB", "handles", "ms")}
     print(f"{name}: memory {shares['MiB']:+.1%}, handles {shares['handles']:+.1%}, "
           f"time {shares['ms']:+.1%} from the second to the last tenth")  # fmt: skip
@@ -125,7 +125,7 @@ def main() -> None:
     ):
         if count:
             print(f"{name}: {count} measurements of a network of {16 * 16 + 16 + 68} parameters")
-            found[name] = told(name, run(count))
+            found[name] = print_growth(name, run(count))
     if options.json is not None:
         options.json.write_text(json.dumps(found, indent=1))
 

@@ -147,11 +147,11 @@ def scores(given: argparse.Namespace) -> None:
         append(tables, given.folder / f"scores-{name.replace(' ', '_')}.csv")
 
 
-def told(given: argparse.Namespace) -> None:
+def shown(given: argparse.Namespace) -> None:
     images = Images(given.images)
     for name, count in product(given.architectures, given.budgets):
         tables = forecasts(images, given.folder, name, given.targets, count, given.device)
-        append(tables, given.folder / f"told-{count}.csv")
+        append(tables, given.folder / f"shown-{count}.csv")
 
 
 def joint_scores(given: argparse.Namespace) -> None:
@@ -203,7 +203,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "pilot": pilot,
     "truth": truth,
     "scores": scores,
-    "told": told,
+    "shown": shown,
     "joint": joint_scores,
     "surgical": surgical_truth,
     "rules": surgical_rules,

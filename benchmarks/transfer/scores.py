@@ -83,7 +83,7 @@ class Pair:
 
 
 def best_block(pair: Pair) -> representation.LeaveOneOut:
-    """The read-out of least error among all blocks."""
+    """The linear probe of least error among all blocks."""
     found = [
         representation.leave_one_out_probe(block, pair.labels) for block in pair.features.values()
     ]
@@ -152,9 +152,11 @@ ALIGNMENTS: dict[str, Callable[[Pair], Tensor | float]] = {
 }
 # Each ranks by its error and by its accuracy, and forecasts its accuracy.
 REGRESSIONS: dict[str, Callable[[Pair], representation.LeaveOneOut]] = {
-    "read-out, last block": lambda pair: representation.leave_one_out_probe(pair.last, pair.labels),
-    "read-out, best block": best_block,
-    "read-out, all blocks": lambda pair: representation.leave_one_out_probe(
+    "linear probe, last block": lambda pair: representation.leave_one_out_probe(
+        pair.last, pair.labels
+    ),
+    "linear probe, best block": best_block,
+    "linear probe, all blocks": lambda pair: representation.leave_one_out_probe(
         pair.all_blocks, pair.labels
     ),
     **{
@@ -191,8 +193,8 @@ ON_DEVICE = (
     "TransRate",
     "GBC",
     "kNN",
-    "read-out, last block",
-    "read-out, all blocks",
+    "linear probe, last block",
+    "linear probe, all blocks",
     "tangent, half and half",
     "tangent, best share",
 )
@@ -385,9 +387,9 @@ def forecasts(
             with torch.no_grad():
                 last = list(network.features(x).values())[-1].cpu()
             found = judged(last, [], body.cpu(), y)
-            told = forecast(found, y)
+            shown = forecast(found, y)
             row = {"source": str(source), "target": target, "labels": count, "error": found.error}
-            row |= {key: told[key] for key in ("value", "low", "high")}
+            row |= {key: shown[key] for key in ("value", "low", "high")}
             more = [budget for budget in sorted(BUDGETS) if budget > count]
             curve = predicted_curve(found, y, more)
             for place, budget in enumerate(more):
@@ -410,8 +412,8 @@ def curves(job: Job) -> pandas.DataFrame:
         gram = grams[int(torch.stack(judged_by).argmin())]
         counts = [budget for budget in BUDGETS if budget >= count]
         found = learning_curve(gram.cpu(), pair.labels.cpu(), counts, kernel=True)
-        told = [found.accuracy, *found.accuracy_interval]
-        for name, values in zip(("", ", low", ", high"), told, strict=True):
+        shown = [found.accuracy, *found.accuracy_interval]
+        for name, values in zip(("", ", low", ", high"), shown, strict=True):
             rows += [
                 {
                     "source": job.source,

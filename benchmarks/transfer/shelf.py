@@ -7,7 +7,7 @@
 
 ``pack`` writes one file for each network, with rounded weights, so that it travels: half precision,
 VGG16 and ResNet-152 8 bits, scaled per output channel. ``tune`` compares scores with fine-tuning,
-both of these rounded networks; the truth of ``probe`` is a read-out judged on held-out images;
+both of these rounded networks; the truth of ``probe`` is a linear probe judged on held-out images;
 ``table`` prints what shelf-tuned.csv and shelf-probed.csv hold. FOLDER holds the packages of
 README.md, unpacked.
 """
@@ -50,7 +50,7 @@ SETS = ("cifar10", "mnist", "fashion_mnist")
 MADE = ("left digit", "coloured fashion", "discs")
 TARGETS = ("cifar10", "left digit", "fashion_mnist", "gray cifar10, turned", "discs")
 TARGETS += ("coloured fashion", "mnist")
-PEERS = ("LogME", "GBC", "kNN", "N-LEEP", "regularised H-score", "read-out")
+PEERS = ("LogME", "GBC", "kNN", "N-LEEP", "regularised H-score", "linear probe")
 VGG16 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512)
 
 
@@ -323,14 +323,14 @@ def judged(name: str, model: nn.Module, data: Any, **options: Any) -> dict[str, 
     options = {"labels": [count, 4 * count, 16 * count], "memory_limit": "20GB", **options}
     found = th.transfer({name: model}, data, **options)
     row: dict[str, Any] = found.to_frame().iloc[0].to_dict()
-    curve, told = found.curve(), {key: row[key] for key in (*columns, "seconds")}
+    curve, shown = found.curve(), {key: row[key] for key in (*columns, "seconds")}
     for place, times in ((1, 4), (2, 16)):
-        told[f"with {times}"] = float(curve.accuracy[place])
+        shown[f"with {times}"] = float(curve.accuracy[place])
         for key, ends in zip(("low", "high"), curve.accuracy_interval, strict=True):
-            told[f"with {times}, {key}"] = float(ends[place])
+            shown[f"with {times}, {key}"] = float(ends[place])
     (own,) = found.record.contents["models"]
     print(*own["notes"], own["seconds"], flush=True)
-    return told | {"kernel": 0 if own["tangent"] is None else own["tangent"]["n"]}
+    return shown | {"kernel": 0 if own["tangent"] is None else own["tangent"]["n"]}
 
 
 def peers(rows: Tensor, labels: Tensor) -> dict[str, float]:
@@ -341,7 +341,7 @@ def peers(rows: Tensor, labels: Tensor) -> dict[str, float]:
         "kNN": float(representation.neighbour_accuracy(rows, labels)),
         "N-LEEP": float(n_leep(rows, labels)),
         "regularised H-score": float(h_score(rows, labels, shrinkage=True)),
-        "read-out": -float(representation.leave_one_out_probe(rows, labels).error),
+        "linear probe": -float(representation.leave_one_out_probe(rows, labels).error),
     }
 
 
@@ -359,7 +359,7 @@ def head_inputs(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def held_out_accuracy(rows: Tensor, labels: Tensor, test: Tensor, truth: Tensor) -> float:
-    """Of a ridge read-out on examples that it has not seen."""
+    """Of a ridge linear probe on examples that it has not seen."""
     x, y = rows.double(), functional.one_hot(labels).double()
     ridge = float(representation.leave_one_out_probe(x, labels).ridge)
     middle = x - x.mean(0)
@@ -466,12 +466,12 @@ def print_forecasts(found: pandas.DataFrame) -> None:
     wide = found.set_index(["target", "model", "labels"]).unstack()
     for count, times in ((100, 4), (100, 16), (400, 4)):
         if {count, times * count} <= set(found["labels"]):
-            told, low, high = (
+            shown, low, high = (
                 wide[f"with {times}{end}", count].dropna() for end in ("", ", low", ", high")
             )
-            got = wide["test", times * count].reindex(told.index).dropna()
-            told, held = told[got.index], got.between(low[got.index], high[got.index]).sum()
-            gap = 100 * (got - told).abs().median()
+            got = wide["test", times * count].reindex(shown.index).dropna()
+            shown, held = shown[got.index], got.between(low[got.index], high[got.index]).sum()
+            gap = 100 * (got - shown).abs().median()
             print(
                 f"curve from {count} to {times * count}: {gap:.1f} points off (median), intervals "
                 f"hold {held} of {len(got)}"
@@ -488,9 +488,9 @@ def table(_given: argparse.Namespace) -> None:
     found = reached(pandas.read_csv(here.with_name("shelf-first.csv")))
     right, error = (torch.tensor(found[key].to_numpy()) for key in ("forecast", "error"))
     chance = found["target"].map(lambda name: 0.25 if name.startswith("gray") else 0.1).to_numpy()
-    told = 1 - fine_tuned(1 - right, error, 1 - torch.tensor(chance)).numpy()
+    shown = 1 - fine_tuned(1 - right, error, 1 - torch.tensor(chance)).numpy()
     print_forecasts(found)
-    print(f"as told now {(100 * (found['test'] - told)).abs().median():.1f}")
+    print(f"as shown now {(100 * (found['test'] - shown)).abs().median():.1f}")
     print("\nLinear probes\n")
     probed = pandas.read_csv(here.with_name("shelf-probed.csv"))
     for target, own in probed.groupby("target"):

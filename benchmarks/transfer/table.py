@@ -20,7 +20,7 @@ from theodolite.surveys.transfer_regressions import fine_tuned
 
 RESULTS = Path(__file__).with_name("results.npz")
 UNSEEN = Path(__file__).with_name("fresh.npz")
-TOLD = Path(__file__).with_name("told.csv.gz")
+SHOWN = Path(__file__).with_name("shown.csv.gz")
 LOGME = Path(__file__).with_name("logme.csv.gz")
 DEFAULT = "th.transfer: error"
 KERNEL_EXAMPLES = 400
@@ -109,14 +109,14 @@ def beyond_the_kernel(scores: pandas.DataFrame, forecasts: pandas.DataFrame) -> 
     for table, kind, gained in ((scores, "error", np.inf), (forecasts, "accuracy", 1.0)):
         kernel, blocks = (
             (-table[f"{name}: error"] if kind == "error" else 1 - table[f"{name}: accuracy"])
-            for name in ("tangent, best share", "read-out, all blocks")
+            for name in ("tangent, best share", "linear probe, all blocks")
         )
         kernel, blocks = kernel.unstack("labels"), blocks.unstack("labels")
         most = max(count for count in kernel if count <= KERNEL_EXAMPLES)
         for count in (count for count in kernel if count > most):
             kernel[count] = blocks[count] * (kernel[most] / blocks[most]).clip(upper=gained)
-        told = kernel.stack().reindex(table.index)
-        table[f"th.transfer: {kind}"] = -told if kind == "error" else 1 - told
+        shown = kernel.stack().reindex(table.index)
+        table[f"th.transfer: {kind}"] = -shown if kind == "error" else 1 - shown
 
 
 def regret(score: np.ndarray, truth: np.ndarray) -> float:
@@ -273,21 +273,21 @@ def coverage(results: Results, method: str, most: int = 400) -> pandas.DataFrame
     return answer
 
 
-def as_told(results: Results) -> pandas.Series:
+def as_shown(results: Results) -> pandas.Series:
     """Forecasts of ``th.transfer``: of the wrong answers of regression networks get some right."""
-    told = results.forecasts["th.transfer: accuracy"]
-    worst = 1 - 1 / told.index.get_level_values("target").map(CLASSES).to_numpy()
+    shown = results.forecasts["th.transfer: accuracy"]
+    worst = 1 - 1 / shown.index.get_level_values("target").map(CLASSES).to_numpy()
     wrong, error, worst = (
         torch.from_numpy(np.array(part, float))
-        for part in (1 - told, -results.scores[DEFAULT], worst)
+        for part in (1 - shown, -results.scores[DEFAULT], worst)
     )
-    return pandas.Series(1 - fine_tuned(wrong, error, worst).numpy(), told.index)
+    return pandas.Series(1 - fine_tuned(wrong, error, worst).numpy(), shown.index)
 
 
-def told_gaps(results: Results) -> pandas.DataFrame:
-    """Points between forecast and fine-tuned accuracy (median), of regression and as told."""
+def shown_gaps(results: Results) -> pandas.DataFrame:
+    """Points between forecast and fine-tuned accuracy (median), of regression and as shown."""
     truth, plain = results.truth["truth"], results.forecasts["th.transfer: accuracy"]
-    gaps = pandas.DataFrame({"regression": plain, "as told": as_told(results)})
+    gaps = pandas.DataFrame({"regression": plain, "as shown": as_shown(results)})
     gaps = (100 * gaps.rsub(truth, axis=0)).abs().dropna()
     targets = gaps.index.get_level_values("target")
     small = -results.scores[DEFAULT][gaps.index] <= SMALL_ERROR
@@ -306,19 +306,19 @@ def told_gaps(results: Results) -> pandas.DataFrame:
     return pandas.DataFrame.from_dict(rows, orient="index")
 
 
-def print_told(results: Results) -> None:
+def print_shown(results: Results) -> None:
     """What ``th.transfer`` itself forecasts with few labels, for sources that were done again."""
-    told = pandas.read_csv(TOLD).query("labels == 100").set_index(KEYS)
-    told = told[told.index.isin(results.truth.index)]
-    told["truth"] = results.truth["truth"].loc[told.index]
-    plain = results.forecasts["th.transfer: accuracy"].loc[told.index]
+    shown = pandas.read_csv(SHOWN).query("labels == 100").set_index(KEYS)
+    shown = shown[shown.index.isin(results.truth.index)]
+    shown["truth"] = results.truth["truth"].loc[shown.index]
+    plain = results.forecasts["th.transfer: accuracy"].loc[shown.index]
     for half, targets in (("chosen on", SELECTION), ("reported", REPORTED)):
-        own = told[told.index.get_level_values("target").isin(targets)]
+        own = shown[shown.index.get_level_values("target").isin(targets)]
         gaps = [100 * (own["truth"] - guess).abs() for guess in (plain[own.index], own["value"])]
         held = own["truth"].between(own["low"], own["high"]).mean()
         print(
             f"{half}, {len(own.index.unique('source'))} sources: plain {gaps[0].median():.1f}, as "
-            f"told {gaps[1].median():.1f} points off, {held:.0%} of the intervals hold"
+            f"shown {gaps[1].median():.1f} points off, {held:.0%} of the intervals hold"
         )
 
 
@@ -358,16 +358,16 @@ def print_tables(path: Path = RESULTS) -> None:
     print("\nLogME of sources trained anew: the complete evidence, and with terms left out\n")
     print(markdown(logme_again()))
     print(f"\n{default}, less the others\n")
-    others = ["read-out, last block: error", "read-out, all blocks: error"]
+    others = ["linear probe, last block: error", "linear probe, all blocks: error"]
     print(markdown(beside(results, default, [*first, *others])))
     print("\nFine-tuned accuracy less its forecast, points, 100 and 400 labels\n")
     print(markdown(forecast_gaps(results, default)))
     print("\nShare of fine-tuned accuracies in the interval\n")
     print(markdown(coverage(results, default)))
     print("\nForecasts, points off (median)\n")
-    print(markdown(told_gaps(results)))
+    print(markdown(shown_gaps(results)))
     print("\nThe same with 100 labels and the shares of classes taken out\n")
-    print_told(results)
+    print_shown(results)
     print("\nThe half on which the default was chosen\n")
     print(markdown(summary(results, methods, SELECTION)))
     moved = [name for name in results.scores if "(target's)" in name and "size" not in name]
@@ -386,7 +386,7 @@ def print_unseen(results: Results, default: str) -> None:
     columns = ["list by size", *methods, default, "one fine-tuning"]
     print(markdown(summary(results, columns, FRESH).drop(columns="ms")))
     print("\nForecasts, points off (median)\n")
-    print(markdown(told_gaps(results)))
+    print(markdown(shown_gaps(results)))
 
 
 def curve_misses(truth: pandas.Series) -> pandas.DataFrame:
@@ -395,7 +395,7 @@ def curve_misses(truth: pandas.Series) -> pandas.DataFrame:
     Beside it power laws through linear probes of sub-samples, at least at chance; the power law
     through fine-tunings with 100 and 400 labels, which a user would have to run; and no growth.
     """
-    told = pandas.read_csv(TOLD)
+    shown = pandas.read_csv(SHOWN)
     reached = truth.unstack("labels")
     halves = {"chosen on": SELECTION, "reported": REPORTED, "fresh": FRESH}
     rows = {}
@@ -404,8 +404,10 @@ def curve_misses(truth: pandas.Series) -> pandas.DataFrame:
         halves.items(),
         (("", np.inf), (f", error up to {SMALL_ERROR}", SMALL_ERROR)),
     ):
-        inside = told["target"].isin(targets) & (told["error"] <= most) & (told["labels"] == count)
-        own = told[inside].set_index(["source", "target"])
+        inside = (
+            shown["target"].isin(targets) & (shown["error"] <= most) & (shown["labels"] == count)
+        )
+        own = shown[inside].set_index(["source", "target"])
         own = own.dropna(subset=[f"with {wanted}"])
         got = reached[wanted].reindex(own.index).dropna()
         own = own.loc[got.index]
