@@ -32,6 +32,16 @@ RETIRED = {
 _ALLOWED = {"src/theodolite/records/_runs.py"}
 # Folders that the site builder writes; registered claims keep their words.
 _MADE = {"ledger", "tutorials"}
+_TOP = (
+    "README.md",
+    "AGENTS.md",
+    "SKILL.md",
+    "CONTRIBUTING.md",
+    "docs/llms.txt",
+    "papers/README.md",
+)
+# Scripts whose words are printed or read: tutorials, examples, benchmarks, commands of the papers.
+_SCRIPTS = ("docs", "benchmarks", "papers/src/theodolite_papers/commands")
 
 
 def _python(path):
@@ -58,9 +68,12 @@ def _texts():
             yield path, _python
     for path in [*sorted(instrument.rglob("*.j2")), instrument / "measures" / "registry.csv"]:
         yield path, _prose
+    for folder in _SCRIPTS:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            yield path, _python
     pages = [path for path in (ROOT / "docs").rglob("*.md") if path.parent.name not in _MADE]
-    top = [ROOT / name for name in ("README.md", "AGENTS.md", "SKILL.md", "CONTRIBUTING.md")]
-    for path in [*top, instrument / "engine" / "README.md", *sorted(pages)]:
+    pages += (ROOT / "benchmarks").rglob("*.md")
+    for path in [*map(ROOT.joinpath, _TOP), instrument / "engine" / "README.md", *sorted(pages)]:
         yield path, _prose
 
 

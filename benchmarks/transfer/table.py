@@ -380,7 +380,7 @@ def print_tables(path: Path = RESULTS) -> None:
 
 
 def print_unseen(results: Results, default: str) -> None:
-    """Targets that nobody had seen when the default was chosen."""
+    """Targets that were added after the default was chosen."""
     methods = [name for name in results.scores if name not in (default, "list by size")]
     print(f"\nFresh: {', '.join(results.truth.index.unique('target'))}\n")
     columns = ["list by size", *methods, default, "one fine-tuning"]
