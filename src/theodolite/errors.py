@@ -83,12 +83,12 @@ class TrackingError(TheodoliteError, ConnectionError):
 
 
 class UnknownNameError(TheodoliteError, LookupError):
-    """A name that does not exist; the message lists the nearest ones that do."""
+    """A name that does not exist; the message lists the nearest ones that do, then the hint."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
         names = list(known)
         near = get_close_matches(name, names, n=3, cutoff=0.4) or names[:8]
         listed = ", ".join(repr(item) for item in near) or "none"
         more = "" if len(near) == len(names) else f" (of {len(names)})"
-        super().__init__(f"unknown {kind} {name!r}; did you mean one of {listed}{more}?")
+        super().__init__(f"unknown {kind} {name!r}; did you mean one of {listed}{more}?{hint}")
         self.name = name

@@ -4,7 +4,10 @@ import math
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
+import theodolite as th
 from tests.report.made_records import history_run, sparse_run, survey_run, with_truth
 from tests.report.paths import numbers_at
 from theodolite.errors import UnknownNameError
@@ -317,6 +320,13 @@ def test_plot_of_a_number_of_the_whole_model_is_a_line_for_each_run():
         assert list(trace.x) == list(range(len(run.steps)))  # steps are spread evenly
     with pytest.raises(UnknownNameError, match="'loss'"):
         plot(RUNS[2:], "loss")  # one moment has no line
+
+
+def test_plot_says_why_a_family_was_not_measured(generator):
+    x = torch.randn(40, 4, generator=generator)
+    found = th.survey(nn.Linear(4, 3), x, families=["representation", "covariance"])
+    with pytest.raises(UnknownNameError, match=r"representation was not measured: .*label"):
+        found.plot("alignment_area")
 
 
 def test_plot_of_a_history_is_a_map_and_at_a_step_a_profile():

@@ -278,7 +278,13 @@ def named_figure(group: Group, name: str, step: int | None) -> Figure:
     found = _named(group, name, step)
     kept = found and found.with_content(group.steps)
     if kept is None or not kept.panels:
-        raise UnknownNameError("family, measure or curve", name, _known(group))
+        skipped = {
+            family: why
+            for run in group.runs
+            for family, why in run.last.record.contents.get("skipped", {}).items()
+        }
+        hint = "".join(f" {family} was not measured: {why}" for family, why in skipped.items())
+        raise UnknownNameError("family, measure or curve", name, _known(group), hint)
     return kept
 
 
