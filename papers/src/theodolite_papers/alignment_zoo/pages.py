@@ -12,6 +12,7 @@ import argparse
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ from theodolite_papers.ledger import (
     find_study,
     judge_study,
     load_results,
+    number_text,
 )
 
 __all__ = ["alarm_table", "page_values", "write_page"]
@@ -155,10 +157,14 @@ def _forest(
     rows = []
     for key, row in _short(table, question).iterrows():
         one = names[str(key)]
-        moment = _MOMENTS[one.moment]
-        label = f"{one.name}, {moment}" if moment else one.name
         rows.append(
-            (label, float(row[column]), float(row["low"]), float(row["high"]), one.baseline)
+            (
+                _plain_label(one),
+                float(row[column]),
+                float(row["low"]),
+                float(row["high"]),
+                one.baseline,
+            )
         )
     return figure(rows, axis, zero)
 
@@ -193,6 +199,11 @@ def _named(question: str) -> Mapping[str, Predictor]:
 def _label(one: Predictor) -> str:
     name = f"*{one.name}*" if one.baseline else f"**{one.name}**"
     return name if one.moment == "final" else f"{name}, {_MOMENTS[one.moment]}"
+
+
+def _plain_label(one: Predictor) -> str:
+    moment = _MOMENTS[one.moment]
+    return f"{one.name}, {moment}" if moment else one.name
 
 
 _MOMENTS = {"init": "step 0", "early": "1 %", "final": ""}
@@ -457,24 +468,31 @@ def _held() -> dict[str, int]:
 def _hypotheses(question: str) -> str:
     rows = []
     for verdict in _verdicts(question):
-        decided = [] if verdict.decider is None else [decider_text(verdict.decider)]
-        first = "" if verdict.decider is None else verdict.decider.name
+        decider, name = verdict.decider, _reader_names(question)
+        first = "" if decider is None else decider.name
+        decided = [] if decider is None else [decider_text(replace(decider, name=name(first)))]
         numbers = [
-            (name, value)
+            f"{name(key)} {number_text(value)}".replace("_", " ")
             for one in verdict.outcomes.values()
-            for name, value in one.numbers.items()
-            if name != first
+            for key, value in one.numbers.items()
+            if key != first
         ]
         rows.append(
             {
                 "hypothesis": f"{verdict.claim.text} `{verdict.claim.id}`",
-                "measured": ", ".join(
-                    [*decided, *(f"{name} {_number(value, 3)}" for name, value in numbers)]
-                ),
+                "measured": "; ".join([*decided, *numbers]),
                 "verdict": f"**{verdict.status}**",
             }
         )
     return _markdown(pd.DataFrame(rows))
+
+
+def _reader_names(question: str) -> Callable[[str], str]:
+    """The names of numbers in a verdict, for a reader."""
+    plan = registered(question)
+    known = {one.key: _plain_label(one) for one in plan.predictors}
+    leads = {f"{a} minus {b}": f"{known[a]} minus {known[b]}" for a in known for b in known}
+    return lambda key: known.get(key) or leads.get(key, key)
 
 
 def main(load_zoo: Callable[[], Zoo] = load) -> None:

@@ -41,6 +41,7 @@ from theodolite_papers.ledger._claims import (
 from theodolite_papers.ledger._pages import (
     Sized,
     decider_text,
+    number_text,
     origin_text,
     verdict_document,
     write_ledger,
@@ -131,6 +132,7 @@ __all__ = [
     "merged",
     "named",
     "note_withdrawn",
+    "number_text",
     "ordered",
     "origin_of",
     "origin_text",
