@@ -78,6 +78,18 @@ def test_steps_are_measured_logged_and_saved(small_data, small_net, callback, tm
     assert (tmp_path / "history" / "report.html").stat().st_size > 10_000
 
 
+def test_a_logger_that_raises_does_not_end_the_training(
+    small_data, small_net, callback, tmp_path, monkeypatch
+):
+    from lightning.pytorch.loggers import CSVLogger
+
+    monkeypatch.setattr(CSVLogger, "log_metrics", lambda *_, **__: 1 / 0)
+    with pytest.warns(UserWarning, match="CSVLogger did not get step 0, step 2, step 4 and step 5"):
+        trainer = fitted(small_data, small_net(), tmp_path, [callback])
+    assert trainer.global_step == 5
+    assert callback.history.steps == [0, 2, 4, 5]
+
+
 def test_training_is_not_disturbed(small_data, small_net, callback, tmp_path):
     watched, alone = small_net(), small_net()
     fitted(small_data, watched, tmp_path, [callback])

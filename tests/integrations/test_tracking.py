@@ -86,6 +86,43 @@ def test_what_the_last_step_adds_is_sent_once(small_data, small_net):
     assert "gradient/omega/model" in added
 
 
+class Unreachable(Notebook):
+    """A tracker whose server is away at some steps, and when reports are sent."""
+
+    def __init__(self, *steps):
+        super().__init__()
+        self.steps = steps
+
+    def log(self, values, step):
+        if step in self.steps:
+            raise ConnectionError("server is away")
+        super().log(values, step)
+
+    def log_report(self, path):
+        raise TimeoutError(f"{path.name} is large")
+
+
+def test_a_tracker_that_raises_does_not_end_the_training(small_data, small_net, tmp_path):
+    whole, broken = Notebook(), Unreachable(0, 2)
+    options = {"every": 1, "families": "kernel", "folder": tmp_path / "run"}
+    watch = Watch(small_data, trackers=[broken, whole], **options)
+    watch.start(small_net())
+    with pytest.warns(UserWarning, match="did not get") as said:
+        measured = [*map(watch.step, range(4)), watch.finish(4)]
+    assert all(measured)
+    first, last = (str(warning.message) for warning in said)
+    away = "ConnectionError: server is away"
+    assert first == f"Unreachable did not get step 0 ({away}). The training goes on."
+    assert last.startswith(
+        "Unreachable did not get step 0, step 2 and the report (last error: TimeoutError: "
+    )
+    assert last.endswith("again: theodolite.integrations.track(history, tracker).")
+    kept = [step for step, _ in (told for told in broken.told if isinstance(told, tuple))]
+    assert kept == [1, 3, 4]
+    assert broken.told[-1] == "closed"
+    assert whole.told[-2:] == [tmp_path / "run" / "report.html", "closed"]
+
+
 def test_missing_packages_name_the_extra():
     with pytest.raises(ImportError, match=r"pip install 'theodolite\[track\]'"):
         require_package("no_such_tracker.core", "track")

@@ -1,6 +1,6 @@
 """Watch a Lightning training run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,25 +59,39 @@ class _Hooks:
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to watch, and measure before the first step."""
         if trainer.is_global_zero:
-            self._watch.start(pl_module.get_submodule(self.module))
-            self._measure(trainer)
+            loggers = [_Logger(logger) for logger in trainer.loggers]
+            self._watch.start(pl_module.get_submodule(self.module), loggers)
+            self._watch.step(trainer.global_step)
 
     def on_train_batch_end(self, trainer: Any, *_others: Any, **_more: Any) -> None:
         """Measure if it is time."""
         if trainer.is_global_zero:
-            self._measure(trainer)
+            self._watch.step(trainer.global_step)
 
     def on_train_end(self, trainer: Any, _pl_module: Any) -> None:
         """Write the report."""
         if trainer.is_global_zero:
-            self._log(trainer, self._watch.finish())
+            self._watch.finish()
 
-    def _measure(self, trainer: Any) -> None:
-        self._log(trainer, self._watch.step(trainer.global_step))
 
-    def _log(self, trainer: Any, values: dict[str, float]) -> None:
-        for logger in trainer.loggers if values else ():
-            logger.log_metrics(values, step=trainer.global_step)
+class _Logger:
+    """A logger of the trainer as a tracker; settings and files are the trainer's own."""
+
+    def __init__(self, logger: Any) -> None:
+        self.name, self._logger = type(logger).__name__, logger
+
+    def log_parameters(self, values: Mapping[str, str]) -> None:
+        """Nothing."""
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Keep the numbers of one step."""
+        self._logger.log_metrics(dict(values), step=step)
+
+    def log_report(self, path: Path) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing; the trainer closes it."""
 
 
 @cache

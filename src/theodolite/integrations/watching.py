@@ -1,6 +1,6 @@
 """A monitor that somebody else's training loop drives."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from warnings import warn
@@ -9,7 +9,7 @@ from torch import nn
 
 from theodolite.errors import WriteError
 from theodolite.integrations.tracking import Tracker, parameters, scalars
-from theodolite.records import Record
+from theodolite.records import Record, listed
 from theodolite.surveys import History, Monitor
 
 __all__ = ["Watch"]
@@ -21,7 +21,8 @@ class Watch:
     Args:
         probe: inputs and targets to measure on.
         trackers: get the settings, the numbers of each step when it is measured, and the report at
-            the end.
+            the end. The training goes on where one raises: a warning says so once, every step tries
+            again, and the end says what was not logged.
         folder: where every step is written at once, and ``report.html`` at the end.
         **options: of :class:`theodolite.Monitor`, e.g. ``every``, ``families``, ``loss``.
     """
@@ -37,6 +38,7 @@ class Watch:
         self.probe, self.trackers, self.options = probe, tuple(trackers), options
         self.folder = None if folder is None else Path(folder)
         self.monitor: Monitor | None = None
+        self._receivers: list[_Receiver] = []
         self._latest: int | None = None
         self._tracked: tuple[int, set[str]] | None = None  # the last step sent, and its numbers
 
@@ -56,12 +58,18 @@ class Watch:
         """Time spent on measuring and on the page, as a share of all other time since the start."""
         return 0.0 if self.monitor is None else self.monitor.overhead
 
-    def start(self, model: nn.Module) -> None:
-        """Begin to watch a model that is on its device."""
+    def start(self, model: nn.Module, more: Sequence[Tracker] = ()) -> None:
+        """Begin to watch a model that is on its device.
+
+        Args:
+            model: what is trained.
+            more: trackers that only the training loop knows.
+        """
         # Trainers call this in their first process only; other processes would not answer.
         alone = {"group": None} | dict(self.options.get("options") or {})
         keywords = self.options | {"options": alone}
         self.monitor = Monitor(model, self.probe, folder=self.folder, **keywords)
+        self._receivers = [_Receiver(tracker) for tracker in (*self.trackers, *more)]
         self._latest = self._tracked = None
 
     def step(self, step: int) -> dict[str, float]:
@@ -87,10 +95,11 @@ class Watch:
         steps = self.history.run.steps
         values = self._send(steps[-1]) if steps else {}
         report = self._write_report() if steps else None
-        for tracker in self.trackers:
+        for receiver in self._receivers:
             if report is not None:
-                tracker.log_report(report)
-            tracker.close()
+                receiver.get("the report", receiver.tracker.log_report, report)
+            receiver.get("what was waiting", receiver.tracker.close)
+            receiver.warn_of_missing()
         return values
 
     def _write_report(self) -> Path | None:
@@ -107,12 +116,45 @@ class Watch:
     def _send(self, record: Record) -> dict[str, float]:
         """Numbers of a step that trackers do not have yet."""
         if self._tracked is None:
-            for tracker in self.trackers:
-                tracker.log_parameters(parameters(record))
+            for receiver in self._receivers:
+                receiver.get("the settings", receiver.tracker.log_parameters, parameters(record))
         step = record.contents["step"]
         known = self._tracked[1] if self._tracked and self._tracked[0] == step else set()
         values = {name: value for name, value in scalars(record).items() if name not in known}
         self._tracked = step, known | values.keys()
-        for tracker in self.trackers if values else ():
-            tracker.log(values, step)
+        for receiver in self._receivers if values else ():
+            receiver.get(f"step {step}", receiver.tracker.log, values, step)
         return values
+
+
+class _Receiver:
+    """A tracker that may raise: a server that is away does not end the training."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        self.tracker = tracker
+        self._name = getattr(tracker, "name", type(tracker).__name__)
+        self._missing: dict[str, None] = {}  # in order, each once
+        self._problem = ""
+
+    def get(self, what: str, call: Callable[..., None], *values: Any) -> None:
+        """Call the tracker; the first error is a warning, all of them are remembered."""
+        try:
+            call(*values)
+        except Exception as error:  # of a package, a network or a server that we do not know
+            self._problem = f"{type(error).__name__}: {error}"
+            if not self._missing:
+                warn(
+                    f"{self._name} did not get {what} ({self._problem}). The training goes on.",
+                    stacklevel=4,
+                )
+            self._missing[what] = None
+
+    def warn_of_missing(self) -> None:
+        """Say at the end what the tracker did not get."""
+        if self._missing:
+            warn(
+                f"{self._name} did not get {listed(self._missing, most=6)} (last error: "
+                f"{self._problem}). Send the whole run again: "
+                "theodolite.integrations.track(history, tracker).",
+                stacklevel=3,
+            )
