@@ -19,11 +19,11 @@ PAPERS = {
 }
 HEAD = """# Formulas of the papers
 
-Every function that computes what one of the five papers states, and where it lives. The instrument
-(`theodolite`) has what users call and what a survey shows; what only a paper's figures need is in
-the laboratory (`theodolite_papers`, in `papers/`). Numbered properties that the tests check are on
-[their own page](properties.md). `python -m tests.formula_page`
-writes this page from the docstrings.
+This page lists the functions that compute the formulas of the five papers. The library
+(`theodolite`) has the functions that users call and that a survey needs. Functions that only
+the figures of a paper need are in `theodolite_papers` (folder `papers/`). Properties that the
+tests check are on [their own page](properties.md).
+`python -m tests.formula_page` writes this page from the docstrings.
 
 """
 
@@ -56,6 +56,17 @@ def public_module(path: Path) -> str:
     return ".".join(parts)
 
 
+def markdown(text: str) -> str:
+    """A line of a docstring for a cell: formulas in dollars, names in backquotes."""
+    text = re.sub(r":math:`([^`]*)`", lambda found: f"${bars(found[1])}$", text)
+    return re.sub(r":\w+:`([^`]*)`", r"`\1`", text).replace("``", "`").replace("|", r"\|")
+
+
+def bars(formula: str) -> str:
+    """A formula without the character that ends a cell."""
+    return formula.replace(r"\|", r"\Vert ").replace("|", r"\vert ")
+
+
 def page() -> str:
     """The whole page."""
     known = list(functions())
@@ -70,8 +81,8 @@ def page() -> str:
                 continue
             words = " ".join((references if cited is None else cited[1]).split())
             place = re.split(r"\.\s+(?=[A-Z])", words)[0].strip(" .,:")
-            cells = (f"`{module}.{name}`", *(text.replace(":math:", "") for text in (what, place)))
-            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+            cells = (f"`{module}.{name}`", *map(markdown, (what, place)))
+            lines.append("| " + " | ".join(cells) + " |")
         sections.append("\n".join(lines) + "\n")
     return HEAD + "\n".join(sections)
 

@@ -84,8 +84,10 @@ MEASURES = read_measures(_TABLE, lambda family, name: getattr(_FAMILIES[family],
 
 _HEAD = """# Measures
 
-Every measure of arrays, from the registry (`theodolite.measures.registry.MEASURES`). Direction:
-does a larger value mean more aligned? Gradients flow to the arguments named under "gradients".
+This page lists every measure of arrays (`theodolite.measures.registry.MEASURES`). *Direction* says
+whether a larger or a smaller value means more aligned. *Gradients* names the arguments that autograd
+can differentiate by. The *label mass* of a direction is the squared length of the labels along it.
+A *mode* is an eigenvector of a kernel.
 
 """
 _DIRECTIONS = {True: "larger", False: "smaller", None: "neither"}
@@ -106,7 +108,7 @@ def _section(family: str, rows: Iterable[Measure]) -> str:
     lines = [
         f"## {family}",
         "",
-        "| measure | range | direction | what it tells | gradients | reference |",
+        "| measure | range | direction | what it measures | gradients | reference |",
         "|---|---|---|---|---|---|",
         *(_line(row) for row in rows),
     ]
