@@ -85,8 +85,8 @@ MEASURES = read_measures(_TABLE, lambda family, name: getattr(_FAMILIES[family],
 _HEAD = """# Measures
 
 This page lists every measure of arrays (`theodolite.measures.registry.MEASURES`). *Direction* says
-whether a larger or a smaller value means more aligned. *Gradients* names the arguments that autograd
-can differentiate by. The *label mass* of a direction is the squared length of the labels along it.
+whether a larger or a smaller value means more aligned. *Gradients* names the arguments that
+autograd can differentiate by. The *label mass* of a direction is the squared length of the labels along it.
 A *mode* is an eigenvector of a kernel.
 
 """
