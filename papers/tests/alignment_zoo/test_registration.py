@@ -1,16 +1,18 @@
 """What was registered can be checked, and the committed records say what the table says."""
 
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import theodolite_papers.alignment_zoo as package
-from theodolite.advice import ZOO
+from theodolite.advice import CALIBRATION, ZOO, FitEvidence
 from theodolite_papers.alignment_zoo import load
 from theodolite_papers.alignment_zoo.judging import CONTEXT, STATISTICS, Sample
-from theodolite_papers.alignment_zoo.memorising import confusion, verdict_sample
+from theodolite_papers.alignment_zoo.memorising import confusion, rule_answer, verdict_sample
 from theodolite_papers.alignment_zoo.pages import alarm_table
 from theodolite_papers.alignment_zoo.pilot import chosen_table, pilot_half
 from theodolite_papers.alignment_zoo.registration import Hypothesis, registered
@@ -89,6 +91,17 @@ def test_the_printed_rates_of_the_verdict_are_those_of_the_judged_half(zoo):
         said = int(table[answer].sum())
         assert getattr(ZOO, answer) == (said, int(table.loc[wrong, answer]))
     assert int(table["undecided"].sum()) == ZOO.undecided
+
+
+def test_the_printed_rates_of_the_rule_are_those_of_its_judged_runs():
+    runs = pd.read_csv(RECORDS / "calibration" / "judged.csv.gz")
+    runs = runs.rename(columns={"input_readout": "input_probe"})
+    evidence = runs[[field.name for field in fields(FitEvidence)]]
+    answers = np.array([rule_answer(FitEvidence(**row)) for row in evidence.to_dict("records")])
+    for answer, wrong in (("learning", "memorised"), ("memorising", "learned")):
+        said = answers == answer
+        assert getattr(CALIBRATION, answer) == (said.sum(), (runs["outcome"][said] == wrong).sum())
+    assert (answers == "undecided").sum() == CALIBRATION.undecided
 
 
 def test_the_page_says_what_the_verdict_did(zoo):

@@ -108,9 +108,9 @@ class Calibration:
         return self.learning[0] + self.memorising[0] + self.undecided
 
 
-# Runs of ``theodolite_papers.calibration`` on task kinds and seeds that the rule was not chosen on;
-# a test compares these numbers with the records. One condition came after they were seen: that the
-# first layer keeps what the inputs predict ([mehta2021]: sine layers of a large scale memorise true
+# Runs on task kinds and seeds that the rule was not chosen on (papers/records/calibration); a test
+# compares these numbers with the records. One condition came after they were seen: that the first
+# layer keeps what the inputs predict ([mehta2021]: sine layers of a large scale memorise true
 # labels). It took one of 85 calls of learning back, and none that was wrong.
 CALIBRATION = Calibration(
     learning=(84, 2),

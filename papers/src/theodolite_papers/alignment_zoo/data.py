@@ -5,9 +5,12 @@ Text are lines of Python's standard library, whose package is to be told: the fi
 hashed, one-hot.
 """
 
+import re
+import sysconfig
 import zlib
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,7 +19,6 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from theodolite_papers.alignment_zoo.design import Network
-from theodolite_papers.calibration.tasks import CHOSEN, package_words
 from theodolite_papers.lab.data import average_pooled, central_crop, load_image_set
 
 __all__ = ["KINDS", "Task", "images", "task_of"]
@@ -33,6 +35,8 @@ _TEST = 500
 _POOL = 4000  # examples at the start of a named set, from which all are drawn
 _PACKAGES = ("asyncio", "email", "unittest", "xml", "importlib")
 _WORDS = 48
+_BITS = 24  # of parity, of which three count
+_MODULUS = 23  # of addition
 
 
 @dataclass(frozen=True)
@@ -92,9 +96,33 @@ def _drawn(name: str, generator: np.random.Generator) -> tuple[np.ndarray, np.nd
         order = generator.permutation(len(inputs))[:_POOL]
         inputs, labels = inputs[order], labels[order]
     else:
-        chosen = {"cancer": "breast_cancer"}.get(name, name)
-        inputs, labels = CHOSEN[chosen].draw(_POOL, generator)
+        draw = {"cancer": _cancer, "parity": _parity, "addition": _addition}[name]
+        inputs, labels = draw(generator)
     return inputs.astype(np.float32), labels.astype(np.int64)
+
+
+def _cancer(generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """The breast cancer table of scikit-learn, standardised."""
+    from sklearn.datasets import load_breast_cancer
+
+    inputs, labels = load_breast_cancer(return_X_y=True)
+    order = generator.permutation(len(inputs))
+    inputs = (inputs - inputs.mean(0)) / (inputs.std(0) + 1e-6)
+    return inputs[order], labels[order]
+
+
+def _parity(generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs of +1 and -1; the class is the parity of three of them."""
+    inputs = generator.choice([-1.0, 1.0], (_POOL, _BITS))
+    return inputs, (inputs[:, :3] > 0).sum(1) % 2
+
+
+def _addition(generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """All pairs of numbers, one-hot; the class is their sum modulo 23."""
+    first, second = (grid.ravel() for grid in np.indices((_MODULUS, _MODULUS)))
+    order = generator.permutation(_MODULUS * _MODULUS)
+    inputs = np.hstack([np.eye(_MODULUS)[first], np.eye(_MODULUS)[second]])
+    return inputs[order], ((first + second) % _MODULUS)[order]
 
 
 @cache
@@ -113,11 +141,23 @@ def images(name: str) -> tuple[np.ndarray, np.ndarray]:
     return (values - values.mean()) / values.std(), labels
 
 
+def _package_words(package: str) -> list[list[str]]:
+    """Words of each line of a package of Python's standard library."""
+    folder = Path(sysconfig.get_path("stdlib")) / package
+    lines = [
+        line.strip().lower()
+        for path in sorted(folder.rglob("*.py"))
+        for line in path.read_text(errors="ignore").splitlines()
+        if len(line.strip()) > 30
+    ]
+    return [re.findall(r"\w+", line) for line in lines]
+
+
 @cache
 def _lines() -> tuple[np.ndarray, np.ndarray]:
     inputs, labels = [], []
     for label, package in enumerate(_PACKAGES):
-        lines = [words for words in package_words(package) if len(words) >= 4]
+        lines = [words for words in _package_words(package) if len(words) >= 4]
         for row in np.random.default_rng(0).permutation(len(lines))[:1000]:
             line = np.zeros((12, _WORDS), np.float32)
             for place, word in enumerate(lines[row][:12]):

@@ -8,7 +8,7 @@ how often it is wrong or silent. ``alarm``: when to stop, without a validation s
 import numpy as np
 import pandas as pd
 
-from theodolite.advice import FitEvidence
+from theodolite.advice import FitEvidence, InputFinding, judge_inputs
 from theodolite_papers.alignment_zoo._questions import question_study
 from theodolite_papers.alignment_zoo.alarms import stopped
 from theodolite_papers.alignment_zoo.generalisation import bars
@@ -25,7 +25,6 @@ from theodolite_papers.alignment_zoo.predictors import Predictors
 from theodolite_papers.alignment_zoo.registration import registered
 from theodolite_papers.alignment_zoo.statistics import coverage_curve
 from theodolite_papers.alignment_zoo.tables import Zoo
-from theodolite_papers.calibration.memorising import rule_answer
 from theodolite_papers.ledger import Bars, Heat, Line, Panel, Points
 
 __all__ = [
@@ -38,6 +37,7 @@ __all__ = [
     "confusion",
     "fitted",
     "label_sample",
+    "rule_answer",
     "verdict_sample",
 ]
 
@@ -93,6 +93,21 @@ def _draw_labels(found: Sample) -> list[Panel]:
 
 
 # The instrument's verdict.
+
+
+_CALLED = {
+    InputFinding.PREDICT: "learning",
+    InputFinding.FIRST_LAYER_PREDICTS: "learning",
+    InputFinding.AT_CHANCE: "memorising",
+}
+
+
+def rule_answer(evidence: FitEvidence) -> str:
+    """The answer that is judged: inputs that predict the fit, inputs at chance, or neither.
+
+    The instrument says "undecided" for inputs at chance: a task may need the architecture.
+    """
+    return _CALLED.get(judge_inputs(evidence), "undecided")
 
 
 def evidence_of(row: "pd.Series[float]") -> FitEvidence:

@@ -1,1 +1,0 @@
-"""How often the instrument's verdicts are right: runs on many tasks, the rules judged on others."""
