@@ -23,8 +23,8 @@ _GROUP = "theodolite.commands"  # entry points: name -> function that adds it to
 _PACKAGE = "theodolite-papers"
 _LABORATORY = {
     "study": "Run and judge the experiments of the papers.",
-    "sweep": "Run a study at every point of its settings, here or on Ray.",
-    "train": "Train a network as a TOML file says.",
+    "sweep": "Run a study for every combination of its settings, here or on Ray.",
+    "train": "Train a network from a TOML file.",
 }
 
 app = typer.Typer(

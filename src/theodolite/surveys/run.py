@@ -172,46 +172,46 @@ def survey(
 ) -> Survey:
     """Measure the alignment of a model with its task, its data and itself, layer by layer.
 
-    All five families, on a probe set that is balanced over classes, in about half a minute: one
-    pass is timed, then each family takes as many examples as fit. The model is measured in
-    evaluation mode and left as it was found: training flags, gradients, random state. Families
-    that do not apply to the data (regression, several labels, no labels), or that fail, say why.
-    Ctrl-C returns the families that are done.
+    The survey measures all five families on a probe set that is balanced over classes. It takes
+    about 30 seconds: it times one forward pass, then each family uses as many examples as the time
+    allows. The model is measured in evaluation mode. Its training flags, gradients and
+    random-number state are left unchanged. A family that does not apply to the data (regression,
+    several labels, no labels) or that fails says why. Ctrl-C returns the families that are done.
 
-    Under ``torch.distributed`` every process calls this with the same model and options and its
-    own part of the data, of any size, none included; parts follow each other by rank, and data
-    that is the same everywhere counts once. The work is shared, and all processes get the numbers
-    that one process with all the data would; only the first writes files. If one fails, all raise.
+    Under ``torch.distributed`` every process calls ``survey`` with the same model and options and
+    with its own part of the data, which may be empty. Parts are joined in the order of the ranks.
+    Data that are the same in every process count once. All processes get the numbers that one
+    process with all the data would get. Only the first process writes files. If one process fails,
+    all raise.
 
     Args:
         model: any module.
         data: a data loader, (inputs, targets), inputs, a mapping, a data set of torch or of
             Hugging Face, batches or single examples of these; of a model with several inputs
             ((first, second), targets), or a mapping by their names.
-        targets: of the same examples, where the data holds none.
-        held_out: examples that the model was not trained on, in any form that ``data`` takes: then
-            the survey says what is learned and what is memorised.
-        truth: true labels of the same examples in the order of the data, where the targets are
-            others, such as random ones; gives ``cka_truth`` beside ``cka_target``.
+        targets: targets of the examples, if the data hold none.
+        held_out: examples that the model was not trained on, in any form that ``data`` takes. With
+            them the survey says whether the model learned or memorised.
+        truth: true labels of the examples in the order of the data, if the targets are other
+            labels, such as random ones. Adds ``cka_truth`` to ``cka_target``.
         groups: a number or a name for each example in the order of the data, such as its document
-            or domain: gradients are compared within groups.
+            or domain. Gradients are compared within groups.
         families: which families to measure, as in :class:`SurveyOptions`; all by default.
         layers: which layers to show, as in :class:`SurveyOptions`.
         pool: how a layer's output becomes one vector per example; by default averages over a 4 x 4
             grid of a map, and over tokens that are not padding.
         loss: (outputs, targets) -> one number per example, or a loss of torch.
         readout: (model output, batch) -> (n, c), or ``"last"``, ``"mean"``, ``"cls"``.
-        seconds: the time to keep; what is cut is said in the result. None takes all examples of
-            ``sizes``.
-        examples: read so many from the start of the data, and nothing beyond; streams may be
-            endless.
-        batch_fn: turns an item of the data into a :class:`theodolite.engine.Batch`, where the forms
-            above do not fit.
+        seconds: the time limit; the result says which families used fewer examples. None uses all
+            examples of ``sizes``.
+        examples: the number of examples to read from the start of the data. Streams may be endless.
+        batch_fn: turns an item of the data into a :class:`theodolite.engine.Batch`, for data in
+            another form.
         progress: ``"auto"`` for a bar on a terminal, and elsewhere lines if it takes longer than
             ten seconds; True for lines from the start, False for none, or a function of (fraction
             done, what is being done).
-        options: all that can be chosen, as :class:`SurveyOptions` or a mapping of what differs
-            from its defaults; the keywords above go before it.
+        options: a :class:`SurveyOptions`, or a mapping of the fields that differ from its
+            defaults. The keywords above take precedence.
         **others: any other field of :class:`SurveyOptions` by its name, such as ``sizes=``,
             ``permutations=``, ``params=``, ``seed=`` or ``name=``.
 

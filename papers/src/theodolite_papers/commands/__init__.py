@@ -18,10 +18,10 @@ def add_study(app: typer.Typer) -> None:
 
 def add_sweep(app: typer.Typer) -> None:
     """``theodolite sweep STUDY``."""
-    short_help = "Run a study at every point of its settings, here or on Ray."
+    short_help = "Run a study for every combination of its settings, here or on Ray."
     app.command("sweep", short_help=short_help)(sweep)
 
 
 def add_train(app: typer.Typer) -> None:
     """``theodolite train RECIPE``."""
-    app.command("train", short_help="Train a network as a TOML file says.")(train)
+    app.command("train", short_help="Train a network from a TOML file.")(train)

@@ -26,11 +26,11 @@ __all__ = [
 
 study_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-Results = Annotated[Path, typer.Option(help="Folder of result records, one per run.")]
+Results = Annotated[Path, typer.Option(help="Folder of the records, one per run.")]
 Size = Annotated[
     str | None,
     typer.Option(
-        help="smoke (seconds), lite (minutes), reduced or published (the paper's). "
+        help="smoke (seconds), lite (minutes), reduced, or published (as in the paper). "
         "[default: lite, or the next larger that the study has]",
         show_default=False,
     ),
@@ -62,13 +62,13 @@ def run(
     size: Size = None,
     results: Results = _FOLDER,
     seeds: Annotated[
-        str, typer.Option(help="Seeds such as 1,2,7 or 1-5. [default: the study's own]")
+        str, typer.Option(help="Seeds, such as 1,2,7 or 1-5. [default: those of the study]")
     ] = "",
-    workers: Annotated[int, typer.Option(min=1, help="Processes of one thread each.")] = 1,
-    device: Annotated[str, typer.Option(help="Where networks are trained: cpu, cuda.")] = "cpu",
+    workers: Annotated[int, typer.Option(min=1, help="Number of processes, one thread each.")] = 1,
+    device: Annotated[str, typer.Option(help="Device to train on: cpu or cuda.")] = "cpu",
     json_: Json = False,
 ) -> None:
-    """Run a study and judge its claims; seeds that have a record are not run again."""
+    """Run a study and judge its claims. Seeds with a record are skipped."""
     from theodolite.cli.data import resolve_device
     from theodolite.cli.terminal import progress_bar
     from theodolite_papers.ledger import run_study
@@ -87,7 +87,7 @@ def run(
 def check(
     study: StudyName, size: Size = None, results: Results = _FOLDER, json_: Json = False
 ) -> None:
-    """Judge the claims of a study again from its records; nothing is run."""
+    """Judge the claims of a study again from its records."""
     from theodolite_papers.ledger import load_results
 
     require_folder(results)
@@ -98,11 +98,14 @@ def check(
 @study_app.command("withdraw")
 def withdraw(
     study: StudyName,
-    reason: Annotated[str, typer.Option(help="What changes, for the ledger.")],
+    reason: Annotated[str, typer.Option(help="The reason that the ledger prints.")],
     size: Size = None,
     results: Results = _FOLDER,
 ) -> None:
-    """Set records aside before a claim or a setting changes; the ledger keeps their verdicts."""
+    """Withdraw the records of a study before its claims change.
+
+    The ledger keeps their verdicts.
+    """
     from theodolite_papers.ledger import withdraw_study
 
     require_folder(results)
@@ -112,7 +115,7 @@ def withdraw(
 
 @study_app.command("ledger")
 def ledger(
-    results: Annotated[Path, typer.Option(help="Folder of result records, one per run.")] = Path(
+    results: Annotated[Path, typer.Option(help="Folder of the records, one per run.")] = Path(
         "papers/records"
     ),
     output: Annotated[
@@ -123,7 +126,7 @@ def ledger(
         typer.Option(help="Write the pages of the documentation site to this folder instead."),
     ] = None,
 ) -> None:
-    """Write the ledger: every claim of every paper, what was measured, and what became of it."""
+    """Write the ledger: every claim with its numbers and verdict."""
     from theodolite_papers import alignment_zoo
     from theodolite_papers.alignment_zoo.explorer import write_explorer
     from theodolite_papers.ledger import write_ledger, write_site

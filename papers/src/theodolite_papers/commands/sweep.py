@@ -1,4 +1,4 @@
-"""``theodolite sweep STUDY``: a study at every point of its space."""
+"""``theodolite sweep STUDY``: run a study for every combination of its settings."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -33,28 +33,30 @@ def sweep(
         typer.Option(
             "--set",
             metavar="NAME=V1,V2",
-            help="Values of a setting, in place of the study's own space; can be repeated.",
+            help="Values of one setting, instead of the study's own; may be repeated.",
         ),
     ] = None,
     seeds: Annotated[
-        str, typer.Option(help="Seeds such as 1,2,7 or 1-5. [default: the study's own]")
+        str, typer.Option(help="Seeds, such as 1,2,7 or 1-5. [default: those of the study]")
     ] = "",
     engine: Annotated[
-        str, typer.Option(help="ray, processes, or auto: Ray where it is installed.")
+        str, typer.Option(help="ray, processes, or auto (Ray if it is installed).")
     ] = "auto",
     address: Annotated[
-        str | None, typer.Option(help="Ray cluster, such as auto or ray://HOST:10001.")
+        str | None, typer.Option(help="Address of a Ray cluster, such as auto or ray://HOST:10001.")
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Runs at a time on this machine.")] = 2,
-    cpus: Annotated[float, typer.Option(min=0.0, help="Cores of each run (Ray).")] = 1.0,
-    gpus: Annotated[float, typer.Option(min=0.0, help="GPUs of each run (Ray).")] = 0.0,
-    device: Annotated[str, typer.Option(help="Where networks are trained: cpu, cuda.")] = "cpu",
+    workers: Annotated[
+        int, typer.Option(min=1, help="Number of runs at the same time on this machine.")
+    ] = 2,
+    cpus: Annotated[float, typer.Option(min=0.0, help="Cores per run (Ray).")] = 1.0,
+    gpus: Annotated[float, typer.Option(min=0.0, help="GPUs per run (Ray).")] = 0.0,
+    device: Annotated[str, typer.Option(help="Device to train on: cpu or cuda.")] = "cpu",
     track: Annotated[
         bool,
         typer.Option(
             "--track",
-            help="Log to MLflow: a run for the sweep with a gallery of its records, and below it "
-            "one for each point with its settings and numbers.",
+            help="Log to MLflow: one run for the sweep with a gallery of its records, and one "
+            "nested run per combination with its settings and numbers.",
         ),
     ] = False,
     tracking_uri: Annotated[
@@ -68,10 +70,10 @@ def sweep(
     ] = None,
     json_: Json = False,
 ) -> None:
-    """Run a study at every point of its space; what has a record is not run again.
+    """Run a study for every combination of its settings. Runs with a record are skipped.
 
-    Runs on this machine unless an address of a Ray cluster is given. Killed or interrupted, the
-    same command goes on where it stopped.
+    The sweep runs on this machine, or on a Ray cluster if you pass its address. After an
+    interruption, the same command resumes it.
     """
     from theodolite.cli.data import resolve_device
     from theodolite.cli.terminal import progress_bar

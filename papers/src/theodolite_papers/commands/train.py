@@ -1,4 +1,4 @@
-"""``theodolite train RECIPE``: train a network as a TOML file says."""
+"""``theodolite train RECIPE``: train a network from a TOML file."""
 
 from pathlib import Path
 from typing import Annotated
@@ -17,10 +17,12 @@ def train(
             show_default=False,
         ),
     ],
-    device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1, mps.")] = "cpu",
+    device: Annotated[
+        str, typer.Option(help="Device to train on: cpu, cuda, cuda:1 or mps.")
+    ] = "cpu",
     checkpoint: Annotated[
         Path | None,
-        typer.Option(help="File to keep the state in; a run that finds it goes on from there."),
+        typer.Option(help="File for the training state; a run that finds it resumes from it."),
     ] = None,
     save: Annotated[Path | None, typer.Option(help="File to write the trained weights to.")] = None,
     json_: Annotated[

@@ -9,7 +9,7 @@ __all__ = ["zoo_app"]
 
 zoo_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-Shards = Annotated[Path, typer.Option(help="Folder of what was measured of each network.")]
+Shards = Annotated[Path, typer.Option(help="Folder of the measurements, one file per network.")]
 _SHARDS = Path("zoo-shards")
 
 
@@ -17,19 +17,22 @@ _SHARDS = Path("zoo-shards")
 def run(
     half: Annotated[str, typer.Argument(help="pilot or judged.")],
     shards: Shards = _SHARDS,
-    workers: Annotated[int, typer.Option(min=1, help="Processes of one thread each.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Number of processes, one thread each.")] = 1,
     ray: Annotated[
-        str | None, typer.Option(help="Ray cluster, such as auto or ray://HOST:10001.")
+        str | None, typer.Option(help="Address of a Ray cluster, such as auto or ray://HOST:10001.")
     ] = None,
-    seconds: Annotated[float, typer.Option(help="Begin no network after so many.")] = float("inf"),
+    seconds: Annotated[
+        float, typer.Option(help="Start no network after this many seconds.")
+    ] = float("inf"),
     groups: Annotated[
-        int | None, typer.Option(min=1, help="Only so many groups of networks. [default: all]")
+        int | None, typer.Option(min=1, help="Largest number of groups of networks. [default: all]")
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Training steps at most. [default: the study's]")
+        int | None,
+        typer.Option(min=1, help="Largest number of training steps. [default: that of the study]"),
     ] = None,
 ) -> None:
-    """Train and measure the networks of a half; those that are done are not run again."""
+    """Train and measure the networks of one half. Finished networks are skipped."""
     import time
 
     from theodolite.checks import require_choice
@@ -61,7 +64,7 @@ def gather_shards(
         Path, typer.Option("--output", "-o", help="Folder to write the tables to.")
     ] = Path("zoo"),
 ) -> None:
-    """Put what was measured of all networks into one file of tables."""
+    """Join the measurements of all networks into one file."""
     from theodolite_papers.alignment_zoo.running import gather
     from theodolite_papers.alignment_zoo.schema import write_schema
     from theodolite_papers.alignment_zoo.tables import save
