@@ -22,10 +22,11 @@ from torch import Tensor, nn
 from benchmarks.learning_curve import power_laws
 from benchmarks.transfer import peers
 from benchmarks.transfer.data import TARGETS, Images, network_input
+from benchmarks.transfer.tangent_regression import leave_one_out_tangent_regression
 from benchmarks.transfer.tuning import BUDGETS, labelled_rows, load_states
 from benchmarks.transfer.zoo import ARCHITECTURES, SOURCES, Network
 from theodolite.engine import tangent_kernels
-from theodolite.measures import kernel, representation, tangent
+from theodolite.measures import kernel, representation
 from theodolite.surveys.transfer_regressions import forecast, judged, predicted_curve
 from theodolite.theory.learning import learning_curve
 
@@ -169,7 +170,7 @@ REGRESSIONS: dict[str, Callable[[Pair], representation.LeaveOneOut]] = {
     ),
     "tangent, best share": mixed,
     "tangent and all blocks": blocks_and_body,
-    "tangent, all outputs": lambda pair: tangent.leave_one_out_tangent_regression(
+    "tangent, all outputs": lambda pair: leave_one_out_tangent_regression(
         pair.full, pair.kernel_labels
     ),
 }

@@ -31,6 +31,7 @@ from benchmarks.transfer.data import (
 )
 from benchmarks.transfer.stacked import Assignment, Stack, accuracies, train
 from benchmarks.transfer.table import markdown
+from benchmarks.transfer.tangent_regression import leave_one_out_tangent_regression
 from benchmarks.transfer.tuning import load_states, precision_on, stored
 from benchmarks.transfer.zoo import ARCHITECTURES, Network
 from theodolite.engine import TangentKernels, tangent_kernels
@@ -241,13 +242,13 @@ def said_of(kernel: Tensor, outputs: Tensor, labels: Tensor) -> dict[str, float]
     gap = targets - outputs.softmax(1)
     traced = torch.einsum("xiyi->xy", kernel)
     same = (labels[:, None] == labels).to(traced.dtype)
-    residual = tangent.leave_one_out_tangent_regression(kernel, gap)
+    residual = leave_one_out_tangent_regression(kernel, gap)
     return {
         "tangent alignment": float(tangent.tangent_alignment(kernel, targets)),
         "CKA of the traced kernel": float(kernels.cka(traced, same)),
         "alignment with the residual": float(tangent.tangent_alignment(kernel, gap)),
         "traced regression": -float(kernels.regression_error(traced, labels)),
-        "regression of labels": -float(tangent.tangent_regression_error(kernel, targets)),
+        "regression of labels": -float(leave_one_out_tangent_regression(kernel, targets).error),
         "regression of the residual": -float(residual.error),
     }
 

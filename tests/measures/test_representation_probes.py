@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from benchmarks.transfer.tangent_regression import leave_one_out_tangent_regression
 from theodolite.measures.kernel import leave_one_out_regression, regression_accuracy
 from theodolite.measures.representation import (
     leave_one_out_probe,
@@ -10,7 +11,6 @@ from theodolite.measures.representation import (
     neighbour_accuracy_of_gram,
     probe_accuracy,
 )
-from theodolite.measures.tangent import leave_one_out_tangent_regression
 
 PAIRS = [(neighbour_accuracy, neighbour_accuracy_of_gram), (probe_accuracy, regression_accuracy)]
 

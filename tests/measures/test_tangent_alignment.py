@@ -11,12 +11,12 @@ from theodolite.linalg import centered_square_sum, double_center, gram_cosine
 from theodolite.measures.tangent import (
     alignment_from_norms,
     centered_labels,
-    feature_kernel,
     operator_alignment,
     permuted_alignments,
     stacked_kernel,
     tangent_alignment,
 )
+from theodolite_papers.lou2022.formulas.feature_evolution import feature_kernel
 from theodolite_papers.lou2022.formulas.labels import uncoupled_bound
 
 N, K = 6, 3

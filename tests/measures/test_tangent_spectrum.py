@@ -10,11 +10,11 @@ from theodolite.measures.tangent import (
     alignment_decomposition,
     correlation_term,
     effective_rank,
-    feature_kernel,
     stable_rank,
     stacked_kernel,
     tangent_alignment,
 )
+from theodolite_papers.lou2022.formulas.feature_evolution import feature_kernel
 
 N, K = 6, 3
 

@@ -56,8 +56,6 @@ SYMMETRIC = {
     "one_sided data": lambda bad: bounds.one_sided_misalignment(bad, EYE),
     "relative data": lambda bad: covariance.relative_misalignment(bad, EYE, EYE[None]),
     "compare data": lambda bad: covariance.compare_misalignment(bad, EYE, 100),
-    "compress data": lambda bad: covariance.compress_covariance(bad, EYE, 1),
-    "compress weights": lambda bad: covariance.compress_covariance(DATA, bad, 1),
     "is_aligned matrix": lambda bad: alignment.is_aligned(bad, EYE),
     "is_aligned reference": lambda bad: alignment.is_aligned(EYE, bad),
     "alignment_defect": lambda bad: alignment.alignment_defect(EYE, bad),
@@ -166,7 +164,7 @@ CASES = {
         r"keeps equal eigenvalues together, got 2, but eigenvalues 2 to 3 .*; pass 1",
     ),
     "subspace cuts everything": (
-        lambda: covariance.compress_covariance(EYE, EYE, 2),
+        lambda: covariance.misalignment(EYE, EYE, subspace=2),
         DomainError,
         "pass a larger one",
     ),

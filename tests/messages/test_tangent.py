@@ -6,7 +6,14 @@ import torch
 
 from theodolite.errors import DomainError, DtypeError, ShapeError
 from theodolite.measures import tangent
-from theodolite_papers.lou2022.formulas import energy, fisher, hierarchy, labels, updates
+from theodolite_papers.lou2022.formulas import (
+    energy,
+    feature_evolution,
+    fisher,
+    hierarchy,
+    labels,
+    updates,
+)
 
 KERNEL = torch.eye(6).reshape(3, 2, 3, 2)
 TARGETS = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
@@ -92,7 +99,11 @@ def test_bad_kernels_and_targets_are_rejected(measure, kernel, targets, error, m
     ("call", "error", "message"),
     [
         (lambda: tangent.stacked_kernel(torch.eye(4)), ShapeError, "kernel: expected 4 axes"),
-        (lambda: tangent.feature_kernel(torch.eye(4)), ShapeError, "features: expected 3 axes"),
+        (
+            lambda: feature_evolution.feature_kernel(torch.eye(4)),
+            ShapeError,
+            "features: expected 3 axes",
+        ),
         (lambda: tangent.stable_rank(torch.ones(3)), ShapeError, "matrix: expected 2 axes"),
         (lambda: tangent.stable_rank(torch.ones(0, 3)), ShapeError, "matrix: expected at least"),
         (lambda: tangent.effective_rank(torch.ones(1, 2) / 0), DomainError, "matrix: .*finite"),

@@ -197,47 +197,7 @@ def cross_entropy_hessian(logits):
     return np.array([np.diag(p) - np.outer(p, p) for p in softmax(logits)]) / len(logits)
 
 
-def _left_out(kernel, targets, ridge):
-    """Predictions with an intercept for each output, all outputs of an example left out."""
-    n, c = targets.shape
-    rows = []
-    for x in range(n):
-        keep = [y for y in range(n) if y != x]
-        size = len(keep) * c
-        ones = np.tile(np.eye(c), (len(keep), 1))
-        K = kernel[np.ix_(keep, range(c), keep, range(c))].reshape(size, size)
-        system = np.block([[K + ridge * np.eye(size), ones], [ones.T, np.zeros((c, c))]])
-        right = np.concatenate([targets[keep].ravel(), np.zeros(c)])
-        weights = np.linalg.solve(system, right)
-        rows.append(kernel[x][:, keep].reshape(c, size) @ weights[:size] + weights[size:])
-    return np.array(rows)
-
-
-def _best_left_out(kernel, targets):
-    n, c = targets.shape
-    centred = kernel - kernel.mean(0, keepdims=True)
-    centred = centred - centred.mean(2, keepdims=True)
-    unit = np.einsum("xixi->", centred) / (n * c)
-    plain = sum(((targets[i] - np.delete(targets, i, 0).mean(0)) ** 2).sum() for i in range(n))
-    tried = []
-    for exponent in np.arange(-5, 2.01, 0.5):
-        predicted = _left_out(centred, targets, 10.0**exponent * unit)
-        tried.append((((targets - predicted) ** 2).sum() / plain, exponent, predicted))
-    return min(tried, key=lambda entry: entry[0])
-
-
-def tangent_regression_error(kernel, targets):
-    return _best_left_out(kernel, targets)[0]
-
-
-def tangent_regression_accuracy(kernel, labels):
-    predicted = _best_left_out(kernel, np.eye(kernel.shape[1])[labels])[2]
-    return np.mean(predicted.argmax(1) == labels)
-
-
 REFERENCES = {
-    "tangent_regression_error": tangent_regression_error,
-    "tangent_regression_accuracy": tangent_regression_accuracy,
     "tangent_alignment": tangent_alignment,
     "tangent_alignment.uncentered": tangent_alignment,
     "operator_alignment": operator_alignment,

@@ -34,7 +34,6 @@ from theodolite.linalg.leave_one_out import (
     LeaveOneOut,
     expected_right,
     leave_one_out,
-    leave_one_out_blocks,
     regression_targets,
 )
 from theodolite.linalg.losses import (
@@ -112,7 +111,6 @@ __all__ = [
     "gram_cosine",
     "gram_sums",
     "leave_one_out",
-    "leave_one_out_blocks",
     "mean_over_classes",
     "nan_unless",
     "numerical_rank",

@@ -6,8 +6,7 @@ fit to all of them. With the centred kernel :math:`K_c`, the ridge :math:`\lambd
 .. math:: P = \lambda\,(K_c + \lambda I)^{-1} - \tfrac1n 11^\top, \qquad
           y_i - \hat y_{-i} = P_{ii}^{-1} (P y)_i
 
-the answer is exact: :math:`P_{ii}` is a number for a kernel between examples, a block of c x c for
-a kernel between pairs of example and output. One eigendecomposition serves every ridge.
+the answer is exact. One eigendecomposition serves every ridge.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,15 +21,14 @@ from theodolite.checks import require_finite, require_labels, require_nonempty, 
 from theodolite.errors import ShapeError
 from theodolite.linalg.alignment import unit_peak
 from theodolite.linalg.arrays import double, ratio_or_nan
-from theodolite.linalg.spectra import symmetric_eigen
 
 __all__ = [
     "NORMAL_QUANTILE",
     "RIDGES",
     "LeaveOneOut",
+    "best_ridge",
     "expected_right",
     "leave_one_out",
-    "leave_one_out_blocks",
     "regression_targets",
 ]
 
@@ -128,61 +126,10 @@ def leave_one_out(
         missed = centred.unsqueeze(1) - told.reshape(n, len(chosen), -1)
         return (missed / left.clamp_min(_LEAST).unsqueeze(2)).transpose(0, 1)
 
-    return _best(residuals, ridges, eigenvalues.sum() / n, columns, names)
+    return best_ridge(residuals, ridges, eigenvalues.sum() / n, columns, names)
 
 
-def leave_one_out_blocks(
-    kernel: Float[Tensor, "n c n c"],
-    targets: Shaped[Tensor, "n *c"],
-    ridges: Sequence[float] = RIDGES,
-) -> LeaveOneOut:
-    """Leave-one-out regression with one intercept for each output, with an operator-valued kernel.
-
-    All outputs of an example are left out together. Cost: O(n^3 c^3) once, O(n^2 c^3) for each
-    ridge.
-
-    Args:
-        kernel: axes example, output, example, output; symmetric.
-        targets: integer class labels, one class for each output in order, or numbers (n, c).
-        ridges: those that compete, in units of the mean eigenvalue of the centred kernel.
-
-    Raises:
-        ShapeError: If targets do not have one column for each output.
-    """
-    n, c = kernel.shape[:2]
-    columns, names = regression_targets(targets, c)
-    if columns.shape != (n, c):
-        raise ShapeError(
-            f"targets: expected class labels or shape {(n, c)}, one column for each output of the "
-            f"kernel, got {tuple(targets.shape)}"
-        )
-    wide = double(kernel)
-    wide = wide - wide.mean(0, keepdim=True)
-    wide = wide - wide.mean(2, keepdim=True)
-    # The intercepts are eigenvectors of eigenvalue zero. Lifted to the top, they are set apart from
-    # others of eigenvalue zero and dropped, and nothing is left that cancels.
-    unit = torch.einsum("xixi->", wide) / (n * c)
-    lift = 2 * n * c * torch.where(unit > 0, unit, 1.0) / n
-    wide = wide + lift * torch.eye(c, dtype=wide.dtype, device=wide.device).unsqueeze(1)
-    values, vectors = symmetric_eigen(wide.reshape(n * c, n * c))
-    values, vectors = values[c:].clamp_min(0.0), vectors[:, c:]
-    parts = vectors.mT @ unit_peak(columns - columns.mean(0)).flatten()
-    blocks = vectors.reshape(n, c, -1)
-
-    def residual(ridge: Tensor) -> Tensor:
-        lost = ridge / (values + ridge).clamp_min(1e-300)
-        missed = (vectors @ (lost * parts)).reshape(n, c)
-        own, turn = torch.linalg.eigh((blocks * lost) @ blocks.mT)
-        turned = (turn.mT @ missed.unsqueeze(2)) / own.clamp_min(_LEAST).unsqueeze(2)
-        return (turn @ turned).squeeze(2)
-
-    def residuals(chosen: Tensor) -> Tensor:
-        return torch.stack([residual(ridge) for ridge in chosen])
-
-    return _best(residuals, ridges, unit, columns, names)
-
-
-def _best(
+def best_ridge(
     residuals: Callable[[Tensor], Tensor],
     ridges: Sequence[float],
     unit: Tensor,

@@ -274,7 +274,6 @@ HELPERS = {
     "compare_misalignment_along",
     "random_bases",
     "random_basis_misalignment",
-    "compress_covariance",
     "misalignment_floor",
     "subspace_size",
 }

@@ -152,18 +152,6 @@ LAWS = {
             ("shift_entries", "targets"),
         ),
     ),
-    "tangent_regression_error": Law(
-        inputs=_KERNEL_AND_TARGETS,
-        invariances=(_PERMUTATION, _SCALE, ("shift_entries", "kernel"), ("shift_rows", "targets")),
-    ),
-    "tangent_regression_accuracy": Law(
-        inputs={"kernel": "tangent_kernel", "labels": "labels"},
-        invariances=(
-            ("permute_rows_and_columns", "kernel", "labels"),
-            ("scale", "kernel"),
-            ("shift_entries", "kernel"),
-        ),
-    ),
     "layer_energy": Law(
         inputs={"vectors": "parameter_vectors", "sizes": "layer_sizes"},
         invariances=(("scale", "vectors"), ("negate", "vectors")),
@@ -177,13 +165,10 @@ LAWS = {
 # Exported names that are no measures of arrays.
 HELPERS = {
     "AlignmentDecomposition",
-    "LeaveOneOut",
     "alignment_from_norms",
     "centered_labels",
     "cross_entropy_gradient",
     "cross_entropy_hessian",
-    "feature_kernel",
-    "leave_one_out_tangent_regression",
     "peak_layer",
     "permuted_alignments",
     "squared_error_gradient",

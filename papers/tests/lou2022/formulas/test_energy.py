@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from tests.tolerances import assert_close
-from theodolite.measures.tangent import feature_kernel, stacked_kernel
+from theodolite.measures.tangent import stacked_kernel
 from theodolite_papers.lou2022.formulas.energy import normalized_spectrum
+from theodolite_papers.lou2022.formulas.feature_evolution import feature_kernel
 from theodolite_papers.lou2022.formulas.updates import rank_one_model
 
 N, K = 6, 3

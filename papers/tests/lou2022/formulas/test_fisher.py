@@ -10,11 +10,11 @@ from theodolite.measures.tangent import (
     centered_labels,
     cross_entropy_gradient,
     cross_entropy_hessian,
-    feature_kernel,
     squared_error_hessian,
     stable_rank,
     stacked_kernel,
 )
+from theodolite_papers.lou2022.formulas.feature_evolution import feature_kernel
 from theodolite_papers.lou2022.formulas.fisher import (
     fisher_correlation,
     fisher_gram,

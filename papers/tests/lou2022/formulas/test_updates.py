@@ -8,10 +8,10 @@ from tests.tolerances import assert_close
 from theodolite.measures.tangent import (
     centered_labels,
     cross_entropy_gradient,
-    feature_kernel,
     squared_error_gradient,
     stacked_kernel,
 )
+from theodolite_papers.lou2022.formulas.feature_evolution import feature_kernel
 from theodolite_papers.lou2022.formulas.updates import (
     frozen_update,
     frozen_update_bounds,

@@ -25,7 +25,6 @@ from theodolite.measures.covariance.matrices import (
     compressed,
     eigenspaces,
     haar_basis,
-    leading_eigenspaces,
     positive_definite_factor,
     prepared,
     quadratic_forms,
@@ -198,43 +197,6 @@ def subspace_size(filters: int, dimensions: int) -> int:
     """
     require_count(1, filters=filters, dimensions=dimensions)
     return dimensions if filters - 1 > dimensions else min(dimensions, filters // 4)
-
-
-@array_function
-def compress_covariance(
-    data_covariance: Float[Tensor, "d d"],
-    weight_covariance: Float[Tensor, "*batch d d"],
-    subspace: int,
-) -> Float[Tensor, "*batch k k"]:
-    r"""A weight covariance in the coordinates of the leading data eigenvectors.
-
-    .. math:: B|_V = Q^\top B Q
-
-    Baselines and floors of :func:`misalignment` with ``subspace=k`` belong to this matrix.
-
-    Args:
-        data_covariance: provides the eigenvectors :math:`Q`.
-        weight_covariance: :math:`B`, or a stack.
-        subspace: :math:`k`, the number of eigenvectors.
-
-    Returns:
-        A matrix of size ``subspace`` for every weight covariance.
-
-    Raises:
-        ShapeError: If the matrices are not square or differ in size.
-        DomainError: If a matrix is not symmetric or not finite, or the subspace cuts an eigenspace.
-
-    Examples:
-        >>> data = torch.diag(torch.tensor([1.0, 3.0, 2.0]))
-        >>> compress_covariance(data, data, 2).round(decimals=4).tolist()
-        [[3.0, 0.0], [0.0, 2.0]]
-
-    References:
-        [maennel2020], Definition 2, restricted to a subspace; ours.
-    """
-    require_pair(data_covariance, weight_covariance)
-    leading = leading_eigenspaces(data_covariance, subspace)
-    return compressed(leading, symmetrized(weight_covariance))[1]
 
 
 @array_function

@@ -71,32 +71,6 @@ def stacked_kernel(
     return double_center(matrix) if center else matrix
 
 
-@array_function
-def feature_kernel(tangent_features: Float[Tensor, "n c p"]) -> Float[Tensor, "n c n c"]:
-    r"""Tangent kernel of explicit tangent features, :math:`K = \Psi^\top\Psi`.
-
-    Args:
-        tangent_features: :math:`\Psi`; entry ``[x, i]`` is the gradient of output i at example x.
-
-    Returns:
-        The kernel, indexed by example and output on both sides.
-
-    Raises:
-        ShapeError: If the features have not three axes, or one of length 0.
-        DomainError: If they are not finite.
-
-    Examples:
-        >>> feature_kernel(torch.tensor([[[3.0, 4.0]]])).item()
-        25.0
-
-    References:
-        [lou2022], Eq. (2).
-    """
-    require_tangent_features(tangent_features)
-    features = double(tangent_features)
-    return torch.einsum("xip,yjp->xiyj", features, features)
-
-
 def stacked(kernel: Float[Tensor, "n c n c"]) -> Float[Tensor, "m m"]:
     """The kernel over the stacked index, nothing else changed."""
     size = kernel.shape[0] * kernel.shape[1]

@@ -34,10 +34,37 @@ from theodolite.linalg import (
     vanishes_when_centered,
 )
 from theodolite.measures.tangent import cross_entropy_gradient
+from theodolite.measures.tangent.alignment import require_tangent_features
 from theodolite_papers.lou2022.formulas.homogeneity import TangentMap
 
 Operator = Float[Tensor, "p p"] | Callable[[Tensor], Tensor]
 _CHUNK = 256  # vectors whose four curvature products are held at once
+
+
+@array_function
+def feature_kernel(tangent_features: Float[Tensor, "n c p"]) -> Float[Tensor, "n c n c"]:
+    r"""Tangent kernel of explicit tangent features, :math:`K = \Psi^\top\Psi`.
+
+    Args:
+        tangent_features: :math:`\Psi`; entry ``[x, i]`` is the gradient of output i at example x.
+
+    Returns:
+        The kernel, indexed by example and output on both sides.
+
+    Raises:
+        ShapeError: If the features have not three axes, or one of length 0.
+        DomainError: If they are not finite.
+
+    Examples:
+        >>> feature_kernel(torch.tensor([[[3.0, 4.0]]])).item()
+        25.0
+
+    References:
+        [lou2022], Eq. (2).
+    """
+    require_tangent_features(tangent_features)
+    features = double(tangent_features)
+    return torch.einsum("xip,yjp->xiyj", features, features)
 
 
 @array_function
