@@ -10,6 +10,8 @@ from scipy import stats
 from papers.tests.ledger.made_studies import SWEPT, Config, made_study
 from theodolite.errors import DomainError, RecordError, StudyError, UnknownNameError
 from theodolite_papers.ledger import (
+    CORRELATION,
+    SHARE,
     Claim,
     Measured,
     Outcome,
@@ -164,11 +166,16 @@ class TestVerdicts:
         verdict = judge_claim(Claim("x", "positive", check), "lite", results_of(1, 1, 1, 1, 9))
         assert str(verdict) == "undecided (4 of 4 seeds that decide; 1 does not)"
 
-    def test_an_interval_of_correlations_ends_at_one(self):
-        claim = Claim("x", "rank", lambda runs: decided(above("r", runs.mean("value"), limit=1)))
-        decider = judge_claim(claim, "lite", results_of(0.6, 1.0, 1.0)).decider
-        assert decider.low > 0
-        assert decider.high == 1
+    @pytest.mark.parametrize(
+        ("possible", "values", "ends"),
+        [(CORRELATION, (0.6, 1.0, 1.0), (0.29, 1)), (SHARE, (0.0, 0.5, 1.0), (0, 1))],
+    )
+    def test_intervals_end_at_values_that_are_possible(self, possible, values, ends):
+        def check(runs):
+            return decided(above("value", runs.mean("value"), possible=possible))
+
+        decider = judge_claim(Claim("x", "value", check), "lite", results_of(*values)).decider
+        assert (decider.low, decider.high) == pytest.approx(ends, abs=0.01)
 
     def test_a_share_of_all_networks_has_an_exact_interval(self):
         share = share_condition("share", [True] * 46, 0.9)

@@ -4,6 +4,7 @@ A :class:`Sample` is a table of numbers, a row per network, with what the statis
 group a network belongs to, and in which factor it differs from the base of that group.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +25,7 @@ from theodolite_papers.alignment_zoo.statistics import (
     sign_errors,
     smallest_information,
 )
+from theodolite_papers.ledger import CORRELATION, SHARE
 
 __all__ = [
     "ANSWERS",
@@ -37,6 +39,7 @@ __all__ = [
     "Statistic",
     "area_table",
     "context",
+    "possible_values",
     "rank_table",
 ]
 
@@ -225,6 +228,15 @@ STATISTICS: Mapping[str, Statistic] = {
     "undecided": _undecided,
     "regret": _regret,
 }
+_CORRELATIONS = ("tau", "tau_clean", "granulated", "tau_within_data")
+_UNBOUNDED = ("lost", "lost_harmed", "regret")
+
+
+def possible_values(statistic: str) -> tuple[float, float]:
+    """Between which values a statistic always lies: a correlation, a share, or neither."""
+    if statistic in _UNBOUNDED:
+        return -math.inf, math.inf
+    return CORRELATION if statistic in _CORRELATIONS else SHARE
 
 
 def rank_table(

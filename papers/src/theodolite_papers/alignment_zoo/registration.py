@@ -15,7 +15,7 @@ from importlib import resources
 from typing import Any
 
 from theodolite_papers.alignment_zoo.alarms import AlarmRule
-from theodolite_papers.alignment_zoo.judging import STATISTICS, Sample
+from theodolite_papers.alignment_zoo.judging import STATISTICS, Sample, possible_values
 from theodolite_papers.alignment_zoo.predictors import Predictor
 from theodolite_papers.ledger import (
     Outcome,
@@ -63,13 +63,14 @@ class Hypothesis:
         if value != value:
             return outcome(None, **numbers)
         name = self.of or self.statistic
+        possible = possible_values(self.statistic)
         known = {other: o for other, o in others.items() if o == o}
         if self.at_least is not None:
-            bound = above(name, value, self.at_least, strict=False)
+            bound = above(name, value, self.at_least, strict=False, possible=possible)
             leads = [above(f"{name} minus {other}", value - o) for other, o in known.items()]
         else:
             assert self.at_most is not None
-            bound = below(name, value, self.at_most, strict=False)
+            bound = below(name, value, self.at_most, strict=False, possible=possible)
             leads = [below(f"{name} minus {other}", value - o) for other, o in known.items()]
         return shown_as(decided(bound, *leads), **numbers)
 

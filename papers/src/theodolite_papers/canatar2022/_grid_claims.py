@@ -7,7 +7,9 @@ import numpy as np
 
 from theodolite_papers.canatar2022._kernels import BIASED, DEBIASED, NULL, NULL_TOP
 from theodolite_papers.ledger import (
+    CORRELATION,
     LARGE,
+    SHARE,
     Claim,
     Condition,
     Outcome,
@@ -166,7 +168,7 @@ def _by_momentum(name: str, layer: int, sign: int) -> Check:
 
 def _input_hurts(runs: Results) -> Outcome:
     r = pearson(runs["test_accuracy"], profiles(runs, "input_train").mean(1))
-    return decided(below("correlation", r, limit=1))
+    return decided(below("correlation", r, possible=CORRELATION))
 
 
 def _misranked(runs: Results) -> Outcome:
@@ -176,13 +178,15 @@ def _misranked(runs: Results) -> Outcome:
     if not worse.any():
         return outcome(None, pairs=0)
     share = (last[:, None] > last[None, :])[worse].mean()
-    return decided(above("share", share, _MISRANKED, strict=False), pairs=worse.sum())
+    return decided(
+        above("share", share, _MISRANKED, strict=False, possible=SHARE), pairs=worse.sum()
+    )
 
 
 def _train_tells_test(runs: Results) -> Outcome:
     train, test = (profiles(runs, f"target_{name}").ravel() for name in ("train", "test"))
     r = pearson(train, test)
-    return decided(above("correlation", r, 0.9, limit=1))
+    return decided(above("correlation", r, 0.9, possible=CORRELATION))
 
 
 def _above_chance(runs: Results) -> Outcome:
@@ -204,7 +208,7 @@ def _above_chance(runs: Results) -> Outcome:
 def _order_on_both_sets(runs: Results) -> Outcome:
     train, test = (profiles(runs, f"target_{name}").mean(0) for name in ("train", "test"))
     rank = spearman(train, test)
-    return decided(above("spearman", rank, 0.9, strict=False, limit=1))
+    return decided(above("spearman", rank, 0.9, strict=False, possible=CORRELATION))
 
 
 def _deeper_is_closer(runs: Results) -> Outcome:
@@ -214,7 +218,7 @@ def _deeper_is_closer(runs: Results) -> Outcome:
     if runs.first.size in LARGE:
         condition = above("smallest_step", np.diff(target).min(), strict=False)
     else:
-        condition = above("spearman", rank, 0.8, strict=False, limit=1)
+        condition = above("spearman", rank, 0.8, strict=False, possible=CORRELATION)
     return decided(condition, spearman=rank, falls=steps, first=target[0], last=target[-1])
 
 
@@ -222,7 +226,7 @@ def _input_gives_way(runs: Results) -> Outcome:
     inputs, target = (profiles(runs, f"{name}_train").mean(0) for name in ("input", "target"))
     rank = spearman(np.arange(len(inputs)), inputs - target)
     return decided(
-        below("spearman", rank, -0.8, strict=False, limit=1),
+        below("spearman", rank, -0.8, strict=False, possible=CORRELATION),
         above("first_excess", inputs[0] - target[0]),
         below("last_excess", inputs[-1] - target[-1]),
     )
@@ -234,7 +238,13 @@ def _average_tells_accuracy(runs: Results) -> Outcome:
     train = profiles(runs, "target_train").mean(1)
     rank = spearman(test, accuracy)
     return decided(
-        above("spearman", rank, _SPEARMAN[runs.runs[0].size or "lite"], strict=False, limit=1),
+        above(
+            "spearman",
+            rank,
+            _SPEARMAN[runs.runs[0].size or "lite"],
+            strict=False,
+            possible=CORRELATION,
+        ),
         pearson_test=pearson(test, accuracy),
         pearson_train=pearson(train, accuracy),
     )

@@ -7,6 +7,7 @@ import numpy as np
 from theodolite_papers.canatar2022._grid_claims import FACTORS, grid_claim, profiles
 from theodolite_papers.canatar2022._kernels import BIASED, DEBIASED
 from theodolite_papers.ledger import (
+    CORRELATION,
     LARGE,
     Outcome,
     Results,
@@ -170,7 +171,7 @@ def _test_better(runs: Results) -> Outcome:
 def _sets_agree(runs: Results) -> Outcome:
     r = _entry(coefficients(runs), "cka_train", "cka_test")
     debiased = _entry(coefficients(runs, DEBIASED), "cka_train", "cka_test")
-    return decided(above("correlation", r, 0.8, limit=1), debiased=debiased)
+    return decided(above("correlation", r, 0.8, possible=CORRELATION), debiased=debiased)
 
 
 _SETS = ("train", "test")

@@ -17,6 +17,7 @@ from theodolite_papers.imani2022._networks import (
     train_on,
 )
 from theodolite_papers.ledger import (
+    SHARE,
     Claim,
     Measured,
     Outcome,
@@ -102,7 +103,10 @@ def _spectrum(rows: Tensor, labels: Tensor, config: ShuffledLabels) -> tuple[flo
 
 def _uniform(case: str, runs: Results) -> Outcome:
     share, chance = runs[f"share_{case}"][0], runs["chance"][0]
-    return decided(below("share", share, 5 * chance, strict=False), five_times_chance=5 * chance)
+    return decided(
+        below("share", share, 5 * chance, strict=False, possible=SHARE),
+        five_times_chance=5 * chance,
+    )
 
 
 def draw(runs: Results) -> list[Panel]:

@@ -1,42 +1,34 @@
 """The papers' experiments as runnable, checked studies, and the ledger of their claims."""
 
+from theodolite_papers.ledger._checks import (
+    between,
+    exceeds,
+    in_order,
+    largest,
+    named,
+    ordered,
+    provided,
+    smallest,
+    within,
+)
 from theodolite_papers.ledger._claims import (
-    LARGE,
+    CORRELATION,
+    SHARE,
     Check,
     Claim,
     Condition,
-    Decider,
-    Measured,
     Outcome,
-    Result,
-    Results,
-    Verdict,
     above,
     all_of,
     below,
-    between,
-    correlation_interval,
-    correlation_threshold,
     decided,
-    exceeds,
-    in_order,
     inside,
-    judge_claim,
-    largest,
     mean_condition,
     merged,
-    named,
-    ordered,
     outcome,
-    pass_rate,
-    pearson,
-    provided,
     rank_condition,
     share_condition,
     shown_as,
-    smallest,
-    spearman,
-    within,
 )
 from theodolite_papers.ledger._pages import (
     Sized,
@@ -55,6 +47,7 @@ from theodolite_papers.ledger._published import (
     settings_of,
     size_text,
 )
+from theodolite_papers.ledger._results import LARGE, Measured, Result, Results
 from theodolite_papers.ledger._runs import (
     SweepSettings,
     SweepTracker,
@@ -69,6 +62,13 @@ from theodolite_papers.ledger._runs import (
     withdraw_study,
 )
 from theodolite_papers.ledger._site import write_site
+from theodolite_papers.ledger._statistics import (
+    correlation_interval,
+    correlation_threshold,
+    pass_rate,
+    pearson,
+    spearman,
+)
 from theodolite_papers.ledger._study import (
     PAPERS,
     SIZES,
@@ -79,10 +79,13 @@ from theodolite_papers.ledger._study import (
     all_studies,
     find_study,
 )
+from theodolite_papers.ledger._verdicts import Decider, Verdict, judge_claim
 
 __all__ = [
+    "CORRELATION",
     "LARGE",
     "PAPERS",
+    "SHARE",
     "SIZES",
     "Bars",
     "Check",

@@ -11,16 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from theodolite_papers.ledger._claims import (
-    DECIDED,
-    LARGE,
-    ONE_SEED,
-    Decider,
-    Results,
-    Verdict,
-    counted,
-    judge_claim,
-)
 from theodolite_papers.ledger._published import (
     SOURCES,
     Setting,
@@ -32,6 +22,7 @@ from theodolite_papers.ledger._published import (
     size_text,
     unstudied_of,
 )
+from theodolite_papers.ledger._results import LARGE, Results, counted
 from theodolite_papers.ledger._runs import (
     claims_hash,
     load_results,
@@ -39,6 +30,7 @@ from theodolite_papers.ledger._runs import (
     withdrawn_verdicts,
 )
 from theodolite_papers.ledger._study import PAPERS, Erratum, Paper, Study, all_studies
+from theodolite_papers.ledger._verdicts import DECIDED, ONE_SEED, Decider, Verdict, judge_claim
 
 __all__ = [
     "VERDICTS",
@@ -324,8 +316,9 @@ def ledger_markdown(book: Sequence[Chapter]) -> str:
         "# Ledger",
         "",
         "What the five papers claim, and what was measured here. Written by `theodolite study "
-        f"ledger` from the records beside it. [`{FILE}`]({FILE}) has every claim at every size, "
-        "one per line. The documentation site (`make docs`) shows all of it with pictures.",
+        "ledger` from the records beside it, with every claim at every size as data in "
+        f"`{FILE}`. The documentation site (`make docs`) shows all of it with pictures, and has "
+        "the same file.",
         "",
         provenance_of(book),
         "",

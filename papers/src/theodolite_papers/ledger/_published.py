@@ -24,8 +24,8 @@ are given, seeds and swept settings are those that were run, not those that are 
 ``bars`` (name -> label -> number), or a table of ``values`` by ``rows`` and ``columns``. ``lesson``
 is what was learned from the paper, ``[headlines]`` the claims of the summary, each with a sentence.
 ``[gpu_hours]`` estimates what sizes would cost on one accelerator that were not run there, and
-``[core_hours]`` on two processor cores; ``[[open]]`` lists further runs, and
-``[[unstudied]]`` figures that no study is about, with the reason.
+``[core_ratio]`` how many hours on two cores one such hour is, by study; ``[[open]]`` lists further
+runs, and ``[[unstudied]]`` figures that no study is about, with the reason.
 Studies of our own have no paper: their file needs ``lesson`` and ``[headlines]`` alone, and every
 claim of theirs is ours.
 """
@@ -41,8 +41,8 @@ from typing import Any
 import numpy as np
 
 from theodolite.sweeps import point_name
-from theodolite_papers.ledger._claims import LARGE, Results
 from theodolite_papers.ledger._panels import Bars, Heat, Line, Mark, Panel
+from theodolite_papers.ledger._results import LARGE, Results
 from theodolite_papers.ledger._study import PAPERS, Study
 
 __all__ = [
@@ -50,6 +50,7 @@ __all__ = [
     "Difference",
     "Origin",
     "Setting",
+    "core_ratio",
     "differences",
     "estimated_hours",
     "has_own_bound",
@@ -212,16 +213,16 @@ def lesson_of(paper: str) -> str:
     return " ".join(_tables(paper).get("lesson", "").split())
 
 
-def estimated_hours(study: Study, size: str, on: str = "gpu_hours") -> float:
-    """Hours of all runs of a size, estimated; nan where that was not done.
-
-    Args:
-        study: the study.
-        size: its size.
-        on: "gpu_hours" of one accelerator, or "core_hours" of two processor cores.
-    """
+def estimated_hours(study: Study, size: str) -> float:
+    """Hours of all runs of a size on one accelerator, estimated; nan where that was not done."""
     name = f"{study.id.split('.', 1)[1]}.{size}"
-    return float(_tables(study.paper).get(on, {}).get(name, math.nan))
+    return float(_tables(study.paper).get("gpu_hours", {}).get(name, math.nan))
+
+
+def core_ratio(paper: str, study: str) -> float:
+    """Hours on two processor cores for one hour on an accelerator; nan where nothing is known."""
+    table = _tables(paper).get("core_ratio", {})
+    return float(table.get(study, table.get("*", math.nan)))
 
 
 def listed_open(paper: str) -> list[Mapping[str, Any]]:

@@ -33,16 +33,10 @@ from theodolite.sweeps import (
     run_in_processes,
     run_on_ray,
 )
-from theodolite_papers.ledger._claims import (
-    Measured,
-    Result,
-    Results,
-    Verdict,
-    judge_claim,
-    run_label,
-)
 from theodolite_papers.ledger._published import has_own_bound
+from theodolite_papers.ledger._results import Measured, Result, Results, run_label
 from theodolite_papers.ledger._study import Study, Trial, find_study
+from theodolite_papers.ledger._verdicts import Verdict, judge_claim
 
 __all__ = [
     "SweepSettings",

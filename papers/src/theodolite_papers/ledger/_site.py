@@ -6,7 +6,7 @@ records and from each paper's ``published.toml``; nothing is copied by hand.
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -14,8 +14,8 @@ from typing import Any
 
 from theodolite import __version__
 from theodolite.report.pages import DARK, LIGHT, css_variables, json_for_html, plain, static_text
-from theodolite_papers.ledger._claims import LARGE, ONE_SEED, Verdict
 from theodolite_papers.ledger._pages import (
+    FILE,
     VERDICTS,
     Chapter,
     Entry,
@@ -24,6 +24,7 @@ from theodolite_papers.ledger._pages import (
     chapters,
     decider_text,
     exhibit_of,
+    ledger_json,
     number_text,
     origin_text,
     provenance_of,
@@ -34,6 +35,7 @@ from theodolite_papers.ledger._pages import (
 from theodolite_papers.ledger._panels import plotly_panel
 from theodolite_papers.ledger._published import (
     SOURCES,
+    core_ratio,
     differences,
     estimated_hours,
     headlines_of,
@@ -45,6 +47,8 @@ from theodolite_papers.ledger._published import (
     settings_of,
     unstudied_of,
 )
+from theodolite_papers.ledger._results import LARGE
+from theodolite_papers.ledger._verdicts import ONE_SEED, Verdict
 
 __all__ = ["OpenRuns", "open_runs", "write_site"]
 
@@ -73,6 +77,7 @@ def write_site(results: str | os.PathLike[str], folder: str | os.PathLike[str]) 
         "plotly-cartesian.min.js": static_text("plotly-cartesian.min.js"),
         "ledger.js": _file("static/ledger.js"),
         "ledger.css": colors + _file("static/ledger.css"),
+        FILE: ledger_json(book),
     }
     keys = [chapter.paper.key for chapter in book]
     pages = {"index.md": _rendered("summary.md.j2", keys=keys, **_summary(book))}
@@ -254,7 +259,7 @@ def open_runs(book: Sequence[Chapter]) -> list[OpenRuns]:
             one["size"],
             one["missing"],
             float(one["gpu_hours"]),
-            float(one.get("core_hours", math.nan)),
+            _core_hours(one, chapter.paper.key),
             "estimated",
             one["reason"],
             one["command"],
@@ -264,6 +269,11 @@ def open_runs(book: Sequence[Chapter]) -> list[OpenRuns]:
     ]
     known = [one for one in found if one is not None]
     return sorted([*known, *listed], key=_cheapest)
+
+
+def _core_hours(listed: Mapping[str, Any], paper: str) -> float:
+    ratio = core_ratio(paper, listed["study"])
+    return float(listed.get("core_hours", ratio * listed["gpu_hours"]))
 
 
 def _cheapest(one: OpenRuns) -> tuple[bool, float]:
@@ -278,15 +288,19 @@ def _open(entry: Entry, sized: Sized) -> OpenRuns | None:
     missing = sized.planned - made
     command = f"theodolite study run {study.id} --size {size} --device cuda"
     command += " --results papers/records"
-    hours, core_hours = estimated_hours(study, size), estimated_hours(study, size, "core_hours")
+    ratio = core_ratio(study.paper, study.id.split(".", 1)[1])
+    hours = estimated_hours(study, size)
+    core_hours = ratio * hours
     basis, reason = "estimated", study.not_run.get(size, "not run yet")
     if made:
         basis, reason = "measured", f"{made} of {sized.planned} runs made"
         each = math.fsum(run.seconds for run in sized.results) / made / 3600
         if all(run.device.startswith("cpu") for run in sized.results):
             core_hours = missing * each / 2  # two runs at a time
+            hours = core_hours / ratio
         else:  # those before version 0.2.0 do not say: they were made on an accelerator
             hours = missing * each
+            core_hours = ratio * hours
     return OpenRuns(study.id, size, missing, hours, core_hours, basis, reason, command)
 
 

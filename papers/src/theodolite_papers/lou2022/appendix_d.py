@@ -11,6 +11,7 @@ from torch import nn
 
 from theodolite_papers.lab.training import train
 from theodolite_papers.ledger import (
+    CORRELATION,
     LARGE,
     Check,
     Claim,
@@ -174,7 +175,9 @@ def _small_head(runs: Results) -> Outcome:
     name = _name(_SMALL_HEAD, _printed_step(runs))
     value = runs.mean(f"{name}_gofe_correlation")
     flips = runs.mean(f"{name}_flips")
-    return decided(above("correlation", value, 0.95, strict=False, limit=1), flips=flips)
+    return decided(
+        above("correlation", value, 0.95, strict=False, possible=CORRELATION), flips=flips
+    )
 
 
 def _same(runs: Results) -> Outcome:

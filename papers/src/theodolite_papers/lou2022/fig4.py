@@ -4,6 +4,7 @@ import numpy as np
 
 from theodolite.sweeps import Space
 from theodolite_papers.ledger import (
+    CORRELATION,
     LARGE,
     Claim,
     Heat,
@@ -34,7 +35,9 @@ __all__ = ["STUDY"]
 def _correlated(runs: Results) -> Outcome:
     cells = converged(runs)
     rank = spearman(cells["height"], -cells["test_loss"]) if len(cells) > 2 else np.nan
-    return decided(above("rank", rank, limit=1), premise=bool(np.isfinite(rank)), cells=len(cells))
+    return decided(
+        above("rank", rank, possible=CORRELATION), premise=bool(np.isfinite(rank)), cells=len(cells)
+    )
 
 
 def _with_rate(runs: Results) -> Outcome:
@@ -46,7 +49,9 @@ def _with_rate(runs: Results) -> Outcome:
     }
     if not ranks:
         return outcome(None, rows=0)
-    return decided(*(above(name, rank, limit=1) for name, rank in ranks.items()), rows=len(ranks))
+    return decided(
+        *(above(name, rank, possible=CORRELATION) for name, rank in ranks.items()), rows=len(ranks)
+    )
 
 
 def _with_batch(runs: Results) -> Outcome:
@@ -55,7 +60,7 @@ def _with_batch(runs: Results) -> Outcome:
         if len(part) > 1:
             ranks[f"rate {rate:g}"] = spearman(settings_of(part, "batch_size"), part["height"])
     mean = float(np.mean([*ranks.values()])) if ranks else np.nan
-    return decided(below("mean", mean, limit=1), premise=bool(ranks), **ranks)
+    return decided(below("mean", mean, possible=CORRELATION), premise=bool(ranks), **ranks)
 
 
 def _moves(runs: Results) -> Outcome:
@@ -64,7 +69,9 @@ def _moves(runs: Results) -> Outcome:
         return outcome(None, cells=len(cells))
     noise = settings_of(cells, "learning_rate") / settings_of(cells, "batch_size")
     rank = spearman(noise, cells["peak"])
-    return decided(above("rank", rank, limit=1), cells=len(cells))  # nan: it does not move
+    return decided(
+        above("rank", rank, possible=CORRELATION), cells=len(cells)
+    )  # nan: it does not move
 
 
 def draw(runs: Results) -> list[Panel]:

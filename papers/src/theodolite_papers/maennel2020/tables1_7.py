@@ -532,6 +532,9 @@ STUDIES = (
             "reduced": "no momentum, not 0.9",
         },
         remarks={"reduced": _OPEN},
-        not_run={"published": "a control of ours; maennel2020.table1-7 has the printed momentum"},
+        not_run={
+            "published": "a control of ours; maennel2020.table1-7 has the printed momentum",
+            "lite": "the question is about the paper's data and network",
+        },
     ),
 )

@@ -7,7 +7,9 @@ import numpy as np
 
 from theodolite.sweeps import Space
 from theodolite_papers.ledger import (
+    CORRELATION,
     LARGE,
+    SHARE,
     Check,
     Claim,
     Line,
@@ -89,14 +91,18 @@ def fits(runs: Results) -> Outcome:
     """FIT: every network learns its training set."""
     run = runs.first
     share = values(run, "train").min()
-    return decided(above("lowest_train_accuracy", share, _FIT.get(run.size, 0.99), strict=False))
+    return decided(
+        above(
+            "lowest_train_accuracy", share, _FIT.get(run.size, 0.99), strict=False, possible=SHARE
+        )
+    )
 
 
 def never_fits(runs: Results) -> Outcome:
     """No network learns its whole training set."""
     run = runs.first
     share = values(run, "train").max()
-    return decided(below("highest_train_accuracy", share, 1))
+    return decided(below("highest_train_accuracy", share, 1, possible=SHARE))
 
 
 def chance_level(chance: float, test_size: int) -> float:
@@ -114,7 +120,9 @@ def memorizes(since: float | None = None) -> Check:
         train, test = values(run, "train")[chosen], values(run, "best_test")[chosen]
         chance, size = run["chance"], int(run["test_size"])
         return decided(
-            above("lowest_train", train.min(), _FIT.get(run.size, 0.99), strict=False),
+            above(
+                "lowest_train", train.min(), _FIT.get(run.size, 0.99), strict=False, possible=SHARE
+            ),
             below("highest_test", test.max(), chance_level(chance, size), strict=False),
             chance=chance,
         )
@@ -138,7 +146,7 @@ def falls(name: str, share: float, runs: Results) -> Outcome:
     rank = spearman(run.arrays["sigma"], found)
     return decided(
         above("relative_drop", drop(run, name, relative=True), share, strict=False),
-        below("rank_correlation", rank, -0.7, strict=False, limit=1),
+        below("rank_correlation", rank, -0.7, strict=False, possible=CORRELATION),
         small_sigma=found[low(run)],
         largest_sigma=found[-1],
     )

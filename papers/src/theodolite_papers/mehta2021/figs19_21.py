@@ -6,6 +6,7 @@ from dataclasses import replace
 from theodolite.data import Dataset
 from theodolite_papers.lab.training import DivergenceError
 from theodolite_papers.ledger import (
+    CORRELATION,
     Claim,
     Measured,
     Outcome,
@@ -59,7 +60,7 @@ def _rank(name: str) -> Callable[[Results], Outcome]:
         found = values(run, name)
         rank = spearman(run.arrays["sigma"], found)
         return decided(
-            below("rank_correlation", rank, -0.7, strict=False, limit=1),
+            below("rank_correlation", rank, -0.7, strict=False, possible=CORRELATION),
             smallest_sigma=found[0],
             largest_sigma=found[-1],
         )

@@ -4,6 +4,7 @@ import numpy as np
 
 from theodolite.sweeps import Space
 from theodolite_papers.ledger import (
+    CORRELATION,
     LARGE,
     Claim,
     Outcome,
@@ -53,7 +54,10 @@ def _follows(runs: Results) -> Outcome:
     )
     return decided(
         above("pooled", pooled, 0.5),
-        *(above(f"rank_{data}", rank, 0.6, strict=False, limit=1) for data, rank in ranks.items()),
+        *(
+            above(f"rank_{data}", rank, 0.6, strict=False, possible=CORRELATION)
+            for data, rank in ranks.items()
+        ),
     )
 
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from theodolite_papers.ledger import (
+    CORRELATION,
     Claim,
     Outcome,
     Results,
@@ -32,8 +33,8 @@ def _start(runs: Results) -> Outcome:
     top, rep = values(run, "top_start"), values(run, "representation_start")
     ranks = spearman(sigma, top), spearman(sigma, rep)
     return decided(
-        below("top_rank", ranks[0], -0.7, strict=False, limit=1),
-        below("representation_rank", ranks[1], -0.7, strict=False, limit=1),
+        below("top_rank", ranks[0], -0.7, strict=False, possible=CORRELATION),
+        below("representation_rank", ranks[1], -0.7, strict=False, possible=CORRELATION),
         above("top_drop", top[0] - top[-1]),
         above("representation_drop", rep[0] - rep[-1]),
         top_smallest=top[0],

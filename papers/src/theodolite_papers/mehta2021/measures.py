@@ -6,6 +6,7 @@ import numpy as np
 
 from theodolite.sweeps import Space
 from theodolite_papers.ledger import (
+    CORRELATION,
     Claim,
     Measured,
     Outcome,
@@ -71,8 +72,8 @@ def _alignment(runs: Results) -> Outcome:
     rank = spearman(found["hidden"], accuracy)
     # One seed has no interval.
     return decided(
-        above("correlation", r, limit=1),
-        above("rank", rank, limit=1),
+        above("correlation", r, possible=CORRELATION),
+        above("rank", rank, possible=CORRELATION),
         premise=not np.isnan(low),
         low=low,
         high=high,
