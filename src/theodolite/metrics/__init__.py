@@ -1,4 +1,6 @@
-"""Measures of a stream, as ``torchmetrics.Metric``: fixed-size states, exact over all batches.
+"""Some measures batch by batch, as ``torchmetrics.Metric``: states of fixed size, exact results.
+
+The formulas and all other measures are in ``theodolite.measures``, for arrays of all examples.
 
 The value is that of the whole stream at once, whatever the batches, their order and the number of
 processes. States are float64 sums about the mean of each process's first batch (or triangles of a

@@ -1,11 +1,17 @@
 """Kernel alignment: angles between the kernels of layers, inputs and targets, and their spectra.
 
-``alignment``: CKA, KTA and HSIC of kernels as matrices; ``_linear``: the same from features, and
-CKA to labels (``target_cka``); ``_layers``: of many layers at once; ``spectrum``: modes and how
+``alignment``: CKA, KTA and HSIC of kernels as matrices; ``_from_features``: the same from features,
+and CKA to labels (``target_cka``); ``_layers``: of many layers at once; ``spectrum``: modes and how
 much of a target they explain; ``_regression``: kernel regression.
 """
 
 from theodolite.linalg import LeaveOneOut
+from theodolite.measures.kernel._from_features import (
+    linear_cka,
+    linear_hsic,
+    linear_kta,
+    target_cka,
+)
 from theodolite.measures.kernel._layers import (
     CkaMatrix,
     LayerProfile,
@@ -13,7 +19,6 @@ from theodolite.measures.kernel._layers import (
     gram_cka_matrix,
     layer_profile,
 )
-from theodolite.measures.kernel._linear import linear_cka, linear_hsic, linear_kta, target_cka
 from theodolite.measures.kernel._regression import (
     leave_one_out_regression,
     mean_gram,

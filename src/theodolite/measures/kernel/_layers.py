@@ -16,7 +16,7 @@ from theodolite.checks import (
 )
 from theodolite.errors import ShapeError
 from theodolite.linalg import KernelProducts, array_function, double, eps_of, prints_shapes
-from theodolite.measures.kernel._linear import (
+from theodolite.measures.kernel._from_features import (
     CenteredRows,
     LabelKernel,
     factor_products,
