@@ -4,11 +4,20 @@ Families of a survey name the kind and its facts. The record keeps both the kind
 words. Programs compare kinds, and tables print one line for a reason that concerns many layers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from theodolite.records import Note
 
-__all__ = ["UNREADABLE", "Reason", "not_measured", "reason", "shared_words"]
+__all__ = [
+    "UNREADABLE",
+    "Reason",
+    "about_positions",
+    "missing_in",
+    "not_measured",
+    "not_shown",
+    "reason",
+    "shared_words",
+]
 
 _WORDS: Mapping[Note, str] = {
     # the data
@@ -53,6 +62,7 @@ _WORDS: Mapping[Note, str] = {
     Note.NO_GAIN: "the loss of the sequences has not fallen clearly since the first measurement",
     # time and memory
     Note.INTERRUPTED: "interrupted before it was measured",
+    Note.NOT_DUE: "taken at one measurement in {distance}, and at the last",
     Note.NO_TIME: "{fewest} examples would take about {expected:.0f} s, {left:.0f} s are left;"
     " seconds={total} measures them",
     Note.LONG_SEQUENCES: "tangent kernels of {count} sequences take many minutes on a CPU with a"
@@ -118,3 +128,58 @@ def shared_words(note: str | None) -> str | None:
     """Words for several layers of one kind of reason; None where those of one layer will do."""
     known = next((entry for entry in _SHARED if entry.value == note), None)
     return None if known is None else _SHARED[known]
+
+
+def not_shown(title: str, why: str) -> str:
+    """A family without numbers, with the reason."""
+    return f"{title}: not shown, {why.rstrip('.')}."
+
+
+def missing_in(heading: str, where: str, why: str) -> str:
+    """A number that some layers lack, with the reason."""
+    return f"{heading[0].upper()}{heading[1:]} in {where}: {why.rstrip('.')}."
+
+
+def about_positions(
+    name: str,
+    counted: int,
+    total: int,
+    *,
+    shifted: bool,
+    pool: str | None,
+    labels: Sequence[str],
+    frequent: bool,
+    skips_first: bool,
+    own_loss: bool,
+) -> str:
+    """What is measured where every position of an example has a label of its own.
+
+    Args:
+        name: of the task.
+        counted: positions whose label counts.
+        total: all positions.
+        shifted: whether labels are the inputs, one position later.
+        pool: how the features of an example come from its positions; none for single positions.
+        labels: over which single positions are drawn evenly.
+        frequent: whether these are the most frequent of more labels.
+        skips_first: whether the first token of an example is left out.
+        own_loss: whether the loss is one that was given.
+    """
+    parts = [f"{name}: {counted:,} of {total:,} positions have a label that counts"]
+    if shifted:
+        parts += [
+            "labels are the inputs, and the output at a position is held against the next one"
+        ]
+    if pool is not None:
+        parts += [f"features are those of whole examples, the {pool} over positions"]
+    else:
+        drawn = f", drawn evenly over the labels {', '.join(labels)}" if labels else ""
+        most = ", the most frequent" if labels and frequent else ""
+        parts += [f"features are those of single positions{drawn}{most}"]
+    if skips_first:
+        parts += [
+            "the first token of an example is left out, where causal models keep activations"
+            " so long that alignments see nothing else"
+        ]
+    which = "the loss given" if own_loss else "the mean loss over their positions"
+    return "; ".join([*parts, f"gradients are those of whole examples, of {which}"])

@@ -166,6 +166,7 @@ class Note(StrEnum):
     LOSS_NOT_FINITE = "loss-not-finite"
     NO_GAIN = "no-gain"
     INTERRUPTED = "interrupted"
+    NOT_DUE = "not-due"
     NO_TIME = "no-time"
     LONG_SEQUENCES = "long-sequences"
     COVARIANCE_BYTES = "covariance-bytes"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from theodolite.advice.captions import count_of, quiet_reason
-from theodolite.advice.reasons import UNREADABLE, shared_words
+from theodolite.advice.reasons import UNREADABLE, missing_in, not_shown, shared_words
 from theodolite.records import FAMILIES, Group, listed
 from theodolite.report._depth import Chart, headlines, is_shortcut
 from theodolite.report.pages import finite, plain, shown_as
@@ -98,7 +98,7 @@ def notes_of(group: Group) -> list[str]:
     """What is not shown and why: a line for each reason, with its number of layers."""
     present = {family for family, _, _ in headlines(group)}
     notes = [
-        f"{f.title}: not shown, {quiet_reason(group, f.key).rstrip('.')}."
+        not_shown(f.title, quiet_reason(group, f.key))
         for f in FAMILIES.values()
         if f.key not in present
     ]
@@ -117,7 +117,7 @@ def notes_of(group: Group) -> list[str]:
         names = list(dict.fromkeys(map(plain, layers)))
         where = f"{len(names)} of {count_of(len(group.layers), 'layer')}"
         named = f" ({listed(names)})" if len(names) <= _MOST_NAMED else ""
-        notes.append(f"{heading[0].upper()}{heading[1:]} in {where}{named}: {why.rstrip('.')}.")
+        notes.append(missing_in(heading, where + named, why))
     return notes
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from theodolite._distributed import Processes
+from theodolite.advice.reasons import reason
 from theodolite.checks import require_count
 from theodolite.engine import (
     Layers,
@@ -27,7 +28,7 @@ from theodolite.engine import (
     unwrap,
 )
 from theodolite.errors import DomainError, UnknownNameError
-from theodolite.records import FAMILIES, HistoryWriter, Record, Run, listed
+from theodolite.records import FAMILIES, HistoryWriter, Note, Record, Run, listed
 from theodolite.surveys.context import EarlierResults
 from theodolite.surveys.options import SurveyOptions, group_of
 from theodolite.surveys.plan import SurveyPlan
@@ -446,7 +447,7 @@ class Cadence:
         """Families that are not taken at the measurement of this index, with the reason."""
         distances = {family: self.parts.get(family, 1) for family in families}
         return {
-            family: f"taken at one measurement in {distance}, and at the last"
+            family: reason(Note.NOT_DUE, distance=distance)
             for family, distance in distances.items()
             if index % distance
         }

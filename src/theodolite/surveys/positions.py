@@ -13,6 +13,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from theodolite.advice.reasons import about_positions
 from theodolite.engine import AtPositions, Batch, Loss, PositionLabels, main_tensor
 from theodolite.errors import DomainError
 from theodolite.linalg import target_columns
@@ -322,25 +323,18 @@ def _encoder(model: nn.Module) -> str | None:
 
 
 def _notes(task: PositionTask, counted: Tensor, options: SurveyOptions) -> dict[str, str]:
-    labels, total = task.labels, counted.numel()
-    text = f"{task.name}: {int(counted.sum()):,} of {total:,} positions have a label that counts"
-    if labels.shift:
-        text += "; labels are the inputs, and the output at a position is held against the next one"
-    if task.unit == "token" and task.classes is not None:
-        shown = ", ".join(map(str, task.classes[:_FREQUENT]))
-        more = "" if len(task.classes) <= _FREQUENT else ", ..."
-        text += (
-            f"; features are those of single positions, drawn evenly over the labels {shown}{more}"
-        )
-        text += ", the most frequent" if len(task.classes) < labels.outputs else ""
-    elif task.unit == "token":
-        text += "; features are those of single positions"
-    else:
-        how = options.describe()["pool"] if options.pool else "mean"
-        text += f"; features are those of whole examples, the {how} over positions"
-    if labels.shift and (task.unit == "token" or options.pool in (None, "mean", "max")):
-        text += "; the first token of an example is left out, where causal models keep activations "
-        text += "so long that alignments see nothing else"
-    which = "the mean loss over their positions" if task.loss == labels.loss else "the loss given"
-    text += f"; gradients are those of whole examples, of {which}"
+    labels, alone = task.labels, task.unit == "token"
+    classes = list(map(str, task.classes or ())) if alone else []
+    pool = str(options.describe()["pool"]) if options.pool else "mean"
+    text = about_positions(
+        task.name,
+        int(counted.sum()),
+        counted.numel(),
+        shifted=labels.shift > 0,
+        pool=None if alone else pool,
+        labels=[*classes[:_FREQUENT], *(["..."] if len(classes) > _FREQUENT else [])],
+        frequent=len(classes) < labels.outputs,
+        skips_first=labels.shift > 0 and (alone or options.pool in (None, "mean", "max")),
+        own_loss=task.loss != labels.loss,
+    )
     return {"positions": text}
