@@ -235,6 +235,14 @@ def test_free_memory_is_that_of_the_container(tmp_path):
     write(f"{group}.current", "3000\n")
     write(f"{group}.stat", "anon 2000\ninactive_file 1000\n")
     assert free_host_bytes(tmp_path) == 3000
+    write("proc/self/cgroup", "2:cpu:/other\n0::/jobs/17\n")  # as a batch system starts jobs
+    write("sys/fs/cgroup/jobs/memory.max", "2500\n")
+    write("sys/fs/cgroup/jobs/17/memory.max", "max\n")
+    assert free_host_bytes(tmp_path) == 2500
     write(f"{group}/memory.limit_in_bytes", "1000\n")  # cgroups of the first version
-    write(f"{group}/memory.usage_in_bytes", "1200\n")
+    write(f"{group}/memory.usage_in_bytes", "400\n")
+    assert free_host_bytes(tmp_path) == 600
+    write("proc/self/cgroup", "4:cpu,memory:/jobs\n")
+    write(f"{group}/jobs/memory.limit_in_bytes", "1000\n")
+    write(f"{group}/jobs/memory.usage_in_bytes", "1200\n")
     assert free_host_bytes(tmp_path) == 0

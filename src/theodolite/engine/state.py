@@ -407,19 +407,31 @@ def free_host_bytes(root: Path = Path("/")) -> int:
     Args:
         root: of the file system in which Linux describes itself.
     """
-    cgroups = root / "sys/fs/cgroup"
     found = [_number_in(root / "proc/meminfo", "MemAvailable:") * 1024]
-    for folder, limit, used, cached in (
-        (cgroups, "memory.max", "memory.current", "inactive_file"),
-        (cgroups / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
-         "total_inactive_file"),
-    ):  # fmt: skip
-        # Pages of files that were read count as used, and are given back when others need them.
-        taken = _number_in(folder / used, missing=0.0)
-        taken -= _number_in(folder / "memory.stat", cached, missing=0.0)
-        found.append(max(0.0, _number_in(folder / limit) - taken))
+    for folder in _memory_groups(root):
+        for limit, used, cached in (
+            ("memory.max", "memory.current", "inactive_file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ):
+            # Pages of files that were read count as used, and are given back when others need them.
+            taken = _number_in(folder / used, missing=0.0)
+            taken -= _number_in(folder / "memory.stat", cached, missing=0.0)
+            found.append(max(0.0, _number_in(folder / limit) - taken))
     least = min(found)
     return int(least) if isfinite(least) else _UNKNOWN_BYTES
+
+
+def _memory_groups(root: Path) -> Iterator[Path]:
+    """Groups whose limits hold for this process: its own, and all above it."""
+    cgroups = root / "sys/fs/cgroup"
+    yield from (cgroups, cgroups / "memory")
+    with suppress(OSError, ValueError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, own = line.split(":", 2)
+            if not controllers or "memory" in controllers.split(","):
+                base = cgroups / "memory" if controllers else cgroups
+                place = Path(own.lstrip("/"))
+                yield from (base / part for part in (place, *place.parents))
 
 
 def _number_in(path: Path, name: str = "", missing: float = inf) -> float:
