@@ -10,7 +10,7 @@ from tests.reference import kernel as reference
 from tests.tolerances import assert_close
 from theodolite.linalg import symmetric_eigenvalues
 from theodolite.measures import kernel
-from theodolite.measures.kernel import _linear, cka, kta, linear_cka, linear_kta, target_cka
+from theodolite.measures.kernel import _from_features, cka, kta, linear_cka, linear_kta, target_cka
 
 biased = partial(cka, debiased=False)
 linear_biased = partial(linear_cka, debiased=False)
@@ -261,14 +261,14 @@ def test_class_means_form(normal, labels, d, debiased):
 def test_a_dominant_class_costs_no_digits():
     labels = torch.zeros(1_000_000, dtype=torch.int64)
     labels[0] = 1
-    norm = _linear.LabelKernel.of(labels, 3).norm_squared
+    norm = _from_features.LabelKernel.of(labels, 3).norm_squared
     assert norm.item() == pytest.approx(4 * (1 - 1e-6) ** 2, rel=1e-14)
 
 
 def test_class_sums_by_product_and_by_index_agree(normal, monkeypatch):
     F = normal(12, 4)
     expected = target_cka(F, UNBALANCED)
-    monkeypatch.setattr(_linear, "_FEW_CLASSES", 2)
+    monkeypatch.setattr(_from_features, "_FEW_CLASSES", 2)
     assert_close(target_cka(F, UNBALANCED), expected)
 
 

@@ -10,7 +10,7 @@ from tests.reference import kernel as reference
 from tests.tolerances import assert_close
 from theodolite.linalg import moments
 from theodolite.measures import kernel
-from theodolite.measures.kernel import _linear, cka, hsic, linear_cka, linear_hsic
+from theodolite.measures.kernel import _from_features, cka, hsic, linear_cka, linear_hsic
 
 
 @pytest.fixture
@@ -101,23 +101,25 @@ def test_both_routes_and_any_chunking_agree(normal, monkeypatch, debiased, route
     layers = [normal(23, d) + 2 for d in (3, 17, 40)]
     grams = [kernel.gram(layer) for layer in layers]
     expected = torch.stack([cka(a, b, debiased=debiased) for a in grams for b in grams])
-    monkeypatch.setattr(_linear, "_TILE_BYTES", 8 * 3 * 25)  # tiles of 5 x 5
-    monkeypatch.setattr(_linear, "_STRIP_BYTES", 8 * 5 * 7)
+    monkeypatch.setattr(_from_features, "_TILE_BYTES", 8 * 3 * 25)  # tiles of 5 x 5
+    monkeypatch.setattr(_from_features, "_STRIP_BYTES", 8 * 5 * 7)
     monkeypatch.setattr(moments, "_CHUNK_BYTES", 8 * 40 * 6)  # six rows of the widest layer
-    factors = [_linear.CenteredRows.of(layer) for layer in layers]
+    factors = [_from_features.CenteredRows.of(layer) for layer in layers]
     everything = [(a, b) for a in range(3) for b in range(a, 3)]
     if route == "blocks":
-        monkeypatch.setattr(_linear, "_BLOCK_BYTES", 8 * 40 * 18)  # a pass for one or two pairs
-        parts = _linear._by_blocks(factors, everything)
+        monkeypatch.setattr(
+            _from_features, "_BLOCK_BYTES", 8 * 40 * 18
+        )  # a pass for one or two pairs
+        parts = _from_features._by_blocks(factors, everything)
     else:
-        parts = _linear._by_tiles(factors)
-    values = kernel.cka_from_products(_linear.KernelProducts.of(*parts), debiased=debiased)
+        parts = _from_features._by_tiles(factors)
+    values = kernel.cka_from_products(_from_features.KernelProducts.of(*parts), debiased=debiased)
     assert_close(values.flatten(), expected, scale=100)
 
 
 @pytest.mark.parametrize(("n", "kernels"), [(1, 1), (700, 1), (10_000, 13), (9_999, 40)])
 def test_tiles_cover_the_upper_triangle_once(n, kernels):
-    positions = list(_linear._tile_positions(n, kernels))
+    positions = list(_from_features._tile_positions(n, kernels))
     area = sum(
         (top.stop - top.start) * (left.stop - left.start) * (1 if top == left else 2)
         for top, left in positions
@@ -125,14 +127,16 @@ def test_tiles_cover_the_upper_triangle_once(n, kernels):
     assert area == n * n
     assert all(top.start <= left.start < left.stop <= n for top, left in positions)
     widest = max(top.stop - top.start for top, _ in positions)
-    assert 8 * kernels * widest**2 <= 1.3 * _linear._TILE_BYTES
+    assert 8 * kernels * widest**2 <= 1.3 * _from_features._TILE_BYTES
 
 
 def test_the_route_depends_on_the_sizes(normal, monkeypatch):
     calls = []
     for name in ("_by_blocks", "_by_tiles"):
-        original = getattr(_linear, name)
-        monkeypatch.setattr(_linear, name, lambda *a, f=original, n=name: calls.append(n) or f(*a))
+        original = getattr(_from_features, name)
+        monkeypatch.setattr(
+            _from_features, name, lambda *a, f=original, n=name: calls.append(n) or f(*a)
+        )
     linear_cka(normal(30, 3), normal(30, 4))
     linear_cka(normal(6, 30), normal(6, 40))
     assert calls == ["_by_blocks", "_by_tiles"]
