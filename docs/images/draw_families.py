@@ -67,7 +67,8 @@ def drawn(folder: Path, measure: str, title: str) -> go.Figure:
         margin={"l": 60, "r": 10, "t": 10, "b": 40},
         font={"family": "system-ui, sans-serif", "size": 13},
         legend={"orientation": "h", "y": 1.12},
-        plot_bgcolor="white",
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
     )
     figure.update_xaxes(title="layer", type="category")
     figure.update_yaxes(title=title)
