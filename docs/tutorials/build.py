@@ -49,21 +49,42 @@ def _is_here(name: str) -> bool:
     return True
 
 
+def notebook_of(script: Path) -> NotebookNode:
+    """The script as a notebook, from its heading on."""
+    notebook = jupytext.read(script)
+    first = next(i for i, cell in enumerate(notebook.cells) if cell.cell_type == "markdown")
+    del notebook.cells[:first]  # the line that names the files it needs
+    return notebook
+
+
 def executed(script: Path) -> NotebookNode:
     """The script as a notebook, run from top to bottom in a fresh kernel."""
-    notebook = jupytext.read(script)
+    notebook = notebook_of(script)
     os.environ["PLOTLY_RENDERER"] = "svg"  # figures are pictures on the page
     with TemporaryDirectory() as folder:  # for the runs that a tutorial saves
         here = {"metadata": {"path": folder}}
         NotebookClient(notebook, timeout=LIMIT, kernel_name="python3", resources=here).execute()
-    for cell in notebook.cells:
-        if cell.cell_type == "code":  # progress and warnings of this machine are no result
-            cell.outputs = [out for out in cell.outputs if out.get("name") != "stderr"]
+    for cell in _code(notebook):  # progress and warnings of this machine are no result
+        cell.outputs = [out for out in cell.outputs if out.get("name") != "stderr"]
     notebook.metadata["theodolite"] = {
         "version": __version__,
         "date": datetime.now(UTC).date().isoformat(),
     }
     return notebook
+
+
+def with_stored_outputs(script: Path, stored: Path) -> NotebookNode:
+    """The script as a notebook, with the outputs of an earlier run of the same code."""
+    notebook, earlier = notebook_of(script), nbformat.read(stored, 4)
+    pairs = zip(_code(notebook), _code(earlier), strict=True)
+    for cell, kept in pairs:
+        cell.outputs = kept.outputs
+    notebook.metadata |= earlier.metadata
+    return notebook
+
+
+def _code(notebook: NotebookNode) -> list[NotebookNode]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
 def write_page(name: str, notebook: NotebookNode, missing: list[str]) -> None:
@@ -86,8 +107,9 @@ def write_page(name: str, notebook: NotebookNode, missing: list[str]) -> None:
         note += f"It has not been executed: this machine does not have `{'`, `'.join(missing)}`."
     elif missing:
         note += (
-            f"The outputs are those of {made['date']}, Theodolite {made['version']}: "
-            f"this machine did not have `{'`, `'.join(missing)}` when the site was built."
+            f"The outputs on this page are stored ones, of {made['date']} with Theodolite "
+            f"{made['version']}: the machine that built this site did not have "
+            f"`{'`, `'.join(missing)}`."
         )
     else:
         note += f"It ran when this site was built, with Theodolite {made['version']}."
@@ -109,7 +131,9 @@ def main() -> None:
         if not missing:
             notebook = executed(script)
         else:
-            notebook = nbformat.read(stored, 4) if stored.exists() else jupytext.read(script)
+            notebook = (
+                with_stored_outputs(script, stored) if stored.exists() else notebook_of(script)
+            )
         if given.store and not missing:
             nbformat.write(notebook, stored)
         write_page(script.stem, notebook, missing)
