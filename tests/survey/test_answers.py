@@ -142,6 +142,7 @@ def test_layers_that_do_not_differ_are_called_alike():
     layer = scored({"a": 0.80, "b": 0.805, "c": 0.80}, held_out=0.8)
     assert layer["finding"] == "all-alike"
     assert layer["text"].startswith("Layers do not differ significantly: linear probes reach ")
+    assert layer["certainty"] == "likely"  # more examples might show a difference
     same = scored({"a": 1.0, "b": 1.0}, held_out=0.8)
     assert "linear probes reach 100 % in all 2 layers" in same["text"]
     best = scored({"a": 0.6, "b": 0.9, "c": 0.7}, held_out=0.8)
@@ -153,6 +154,7 @@ def test_layers_no_better_than_the_raw_input_say_so():
     layer = scored({"a": 0.8, "b": 0.81}, raw=0.805, held_out=0.8)
     assert layer["finding"] == "input-alike"
     assert "significantly better than one on the raw input" in layer["text"]
+    assert layer["certainty"] == "likely"
     above = scored({"a": 0.8, "b": 0.81}, raw=0.9, held_out=0.8)  # the raw input is best
     assert above["finding"] == "input-alike"
 

@@ -409,7 +409,9 @@ def _layer_ground(finding: LayerProbes) -> tuple[Certainty, str, str]:
         advice = "" if finding.has_held_out else "Pass `held_out=` to judge layers on new examples."
         return "likely", f"{reason}; {evidence}", advice
     new = finding.model or finding.judged_on == "held-out"  # features alone may be trained on these
-    return ("clear" if finding.paired and new else "likely"), evidence, advice
+    differ = finding.finding in (LayersFinding.FROM_LAYER, LayersFinding.ONE_LAYER)
+    # More examples may show a difference that these do not.
+    return ("clear" if finding.paired and new and differ else "likely"), evidence, advice
 
 
 def _groups(finding: GroupContrast) -> Answer:
