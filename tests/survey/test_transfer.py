@@ -627,8 +627,8 @@ def test_a_device_that_is_full_costs_the_tangent_kernel_alone(monkeypatch):
     model = found.record.contents["models"][0]
     assert model["tangent"] is None
     assert model["notes"] == [
-        "The tangent kernel was not measured, so features alone are judged: CUDA out of memory; "
-        "a smaller tangent_examples= may help"
+        "The tangent kernel was not measured, so features alone are judged: the device has "
+        "too little free memory; a smaller tangent_examples= may help"
     ]
 
 

@@ -165,11 +165,14 @@ def body_kernel(
         found = tangent_kernels(fresh, list(examples), outputs="trace", params=names, **options)
     except (TheodoliteError, torch.OutOfMemoryError) as error:
         reason = str(error)
-        if isinstance(error, torch.OutOfMemoryError):  # what follows is about settings
-            reason = f"{reason.partition('. ')[0]}; a smaller tangent_examples= may help"
-        elif isinstance(error, MemoryLimitError):  # whose advice is for callers of the engine
-            told = reason.partition("; pass")[0]
-            reason = f"{told}; a smaller tangent_examples= or a larger memory_limit= may help"
+        # The advice of these errors is for callers of the engine.
+        if isinstance(error, torch.OutOfMemoryError):
+            reason = "the device has too little free memory; a smaller tangent_examples= may help"
+        elif isinstance(error, MemoryLimitError):
+            reason = (
+                "it needs more memory than allowed; a smaller tangent_examples= or a larger "
+                "memory_limit= may help"
+            )
         notes.append(f"The tangent kernel was not measured, so features alone are judged: {reason}")
         return None
     return double(found.total)
