@@ -40,13 +40,13 @@ def family_sentence(group: Group, family: str, step: int | None = None) -> str:
     scores = scores_of(run, step, family, values)
     beyond = {layer: v for layer, v in values.items() if scores.get(layer, 0) > CHANCE}
     # The lowest misalignment is often that of a layer with few filters, which is chance.
-    told = _TOLD[family](beyond if beyond and family == "covariance" else values)
+    text = _DESCRIPTIONS[family](beyond if beyond and family == "covariance" else values)
     if scores:
         read = " with enough filters" if family == "covariance" and moment.unreadable else ""
-        told += f"; {_share(len(beyond), len(scores))}{read} beyond chance"
+        text += f"; {_share(len(beyond), len(scores))}{read} beyond chance"
     if len(group.runs) == 1:
-        told += _since_start(run, step, family) + _dated(run, moment, step)
-    parts = [told, *_other_runs(group, run, family, measure, step)]
+        text += _since_start(run, step, family) + _dated(run, moment, step)
+    parts = [text, *_other_runs(group, run, family, measure, step)]
     who = f"{plain(run.name)}: " if len(group.runs) > 1 else ""
     return paragraph(group, [who + "; ".join(part for part in parts if part)])
 
@@ -82,9 +82,9 @@ def numbers_sentence(
             (words, run.holding(step, family, measure).value(family, measure, layer))
             for measure, words in names.items()
         ]
-        told = ", ".join(f"{words} {shown(value)}" for words, value in found if finite(value))
+        numbers = ", ".join(f"{words} {shown(value)}" for words, value in found if finite(value))
         who = f"{plain(run.name)}: " if len(group.runs) > 1 else ""
-        parts += [f"{who}{told} in {layer_words(layer)}"] if told else []
+        parts += [f"{who}{numbers} in {layer_words(layer)}"] if numbers else []
     return paragraph(group, parts)
 
 
@@ -150,8 +150,8 @@ def _examples(data: Mapping[str, Any]) -> str:
     split = {"train": "training"}.get(data.get("split", ""), data.get("split"))
     kind = f" {plain(split)}" if split not in {None, "unknown"} else ""
     labels = data.get("label_source")
-    told = f" ({plain(labels)} labels)" if labels not in {None, "given"} else ""
-    return f"{count}{kind} examples{told}" if count else ""
+    source = f" ({plain(labels)} labels)" if labels not in {None, "given"} else ""
+    return f"{count}{kind} examples{source}" if count else ""
 
 
 def _some_steps(run: RunView) -> str:
@@ -170,15 +170,15 @@ def _some_steps(run: RunView) -> str:
 
 
 def _losses(group: Group, step: int | None) -> str:
-    told = []
+    losses = []
     for run in group.runs:
         moment = run.holding(step, "gradient", "loss")
         loss = moment.value("gradient", "loss", None)
         at = "" if moment is run.at(step) else f" at step {moment.step}"
         name = f" ({plain(run.name)})" if len(group.runs) > 1 else ""
-        told += [f"{shown(loss)}{at}{name}"] if finite(loss) else []
+        losses += [f"{shown(loss)}{at}{name}"] if finite(loss) else []
     on = "" if len(group.runs) > 1 else " on them"
-    return f" Loss{on}: {', '.join(told)}." if told else ""
+    return f" Loss{on}: {', '.join(losses)}." if losses else ""
 
 
 def quiet_reason(group: Group, family: str) -> str:
@@ -233,11 +233,11 @@ def _other_runs(
 ) -> list[str]:
     here = values_of(group, first.holding(step, family, measure), family, measure)
     others = [run for run in group.runs if run is not first]
-    told = (
+    described = (
         (run, compared(here, values_of(group, run.holding(step, family, measure), family, measure)))
         for run in others
     )
-    return [f"{plain(run.name)}: {words}" for run, words in islice(told, 5) if words]
+    return [f"{plain(run.name)}: {words}" for run, words in islice(described, 5) if words]
 
 
 def _since_start(run: RunView, step: int | None, family: str) -> str:
@@ -311,7 +311,7 @@ def _gradient(values: Values) -> str:
     return f"in {layer_words(last)}, {agree} than those of any two examples"
 
 
-_TOLD: Mapping[str, Callable[[Values], str]] = {
+_DESCRIPTIONS: Mapping[str, Callable[[Values], str]] = {
     "representation": _representation,
     "covariance": _covariance,
     "kernel": _kernel,
@@ -343,5 +343,5 @@ def _named(values: Values, layer: str) -> str:
 def paragraph(group: Group, parts: Sequence[str]) -> str:
     """Parts as sentences; those of several runs begin with a name, which stays as it is."""
     single = len(group.runs) == 1
-    told = [f"{p[0].upper() if single else p[0]}{p[1:]}." for p in parts if p]
-    return " ".join(told)
+    sentences = [f"{p[0].upper() if single else p[0]}{p[1:]}." for p in parts if p]
+    return " ".join(sentences)

@@ -173,8 +173,10 @@ def _beside_size(known: Sequence[Candidate], points: bool) -> str:
         )
     gap = first.forecast - largest.forecast if points else largest.forecast - first.forecast
     size = f"{100 * abs(gap):.1f} points" if points else f"{abs(gap):.3f}"
-    told = f"{size} {'lower' if points == (gap > 0) else 'higher'}" if abs(gap) > 5e-4 else "equal"
-    return f"The ranking by size starts with {largest.name}, whose forecast is {told}."
+    difference = (
+        f"{size} {'lower' if points == (gap > 0) else 'higher'}" if abs(gap) > 5e-4 else "equal"
+    )
+    return f"The ranking by size starts with {largest.name}, whose forecast is {difference}."
 
 
 def transfer_answers(contents: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> list[Answer]:
@@ -207,8 +209,9 @@ def transfer_answers(contents: Mapping[str, Any], arrays: Mapping[str, np.ndarra
 def _model_answer(contents: Mapping[str, Any], classes: bool, few: bool) -> Answer:
     models = contents["models"]
     best, ties = models[0], contents.get("ties") or []
-    told = best["forecast"]
-    reach = f"{_shown(told['value'], classes)} ({_span(told['low'], told['high'], classes)})"
+    forecast = best["forecast"]
+    span = _span(forecast["low"], forecast["high"], classes)
+    reach = f"{_shown(forecast['value'], classes)} ({span})"
     error = f"Leave-one-out error {best['error']:.2f}"
     others = [model for model in models[1:] if model["name"] not in ties]
     if len(models) > 1:

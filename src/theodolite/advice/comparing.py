@@ -61,8 +61,8 @@ def group_answers(group: Group, step: int | None = None) -> list[Answer]:
         found = _recorded(group.runs[0], step)
     else:
         pairs = _held_out_pairs(group, step)
-        told = [_task(group, pairs, step), _layer(group, pairs, step), _next(group, pairs, step)]
-        found = {answer.question: answer for answer in told if answer is not None}
+        answers = [_task(group, pairs, step), _layer(group, pairs, step), _next(group, pairs, step)]
+        found = {answer.question: answer for answer in answers if answer is not None}
     return [found[question] for question in QUESTIONS if question in found]
 
 

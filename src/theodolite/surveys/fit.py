@@ -326,8 +326,8 @@ def _r2(outputs: Tensor, targets: Any) -> Estimate | None:
     pair = _columns_of(outputs, targets)
     if pair is None:
         return None
-    told, wanted = pair
-    own, plain = (wanted - told).square().sum(1), (wanted - wanted.mean(0)).square().sum(1)
+    predicted, wanted = pair
+    own, plain = (wanted - predicted).square().sum(1), (wanted - wanted.mean(0)).square().sum(1)
     left = float(own.sum() / plain.sum())  # nan where all targets are equal
     error = float((own - left * plain).square().sum().sqrt() / plain.sum())
     return Estimate(1 - left, error, 0.0, None, "ratio of means")
@@ -341,9 +341,9 @@ def _labels_right(outputs: Tensor, targets: Any) -> Estimate | None:
     pair = _columns_of(outputs, targets)
     if pair is None:
         return None
-    told, wanted = pair
-    probable = bool(((told >= 0) & (told <= 1)).all())
-    right = ((told > (0.5 if probable else 0.0)) == (wanted > 0.5)).double().mean(1)
+    predicted, wanted = pair
+    probable = bool(((predicted >= 0) & (predicted <= 1)).all())
+    right = ((predicted > (0.5 if probable else 0.0)) == (wanted > 0.5)).double().mean(1)
     common = ((wanted.mean(0) > 0.5) == (wanted > 0.5)).double().mean(1)
     spread = 1 / sqrt(len(right))
     error, null_sd = (float(share.std(correction=0)) * spread for share in (right, common))
@@ -364,8 +364,8 @@ def _right(outputs: Tensor, labels: Tensor, positions: Positions | None = None) 
     """
     if positions is not None:
         return positions.rows(outputs[:, 1:], len(labels)).double().mean().item()
-    told = outputs.argmax(1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0).long()
-    return (told.cpu() == labels).double().mean().item()
+    predicted = outputs.argmax(1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0).long()
+    return (predicted.cpu() == labels).double().mean().item()
 
 
 def _accuracy(value: float, labels: Tensor) -> Estimate:

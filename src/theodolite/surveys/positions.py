@@ -87,8 +87,8 @@ class PositionTask:
         wanted = self.labels.targets(batch).gather(1, places)
         rows = self.labels.rows(values)
         picked = rows.gather(1, places.unsqueeze(2).expand(-1, -1, rows.shape[2]))
-        told = (picked[:, :, 0] > 0).long() if picked.shape[2] == 1 else picked.argmax(2)
-        return torch.cat([loss, (told == wanted).to(loss)], 1)
+        predicted = (picked[:, :, 0] > 0).long() if picked.shape[2] == 1 else picked.argmax(2)
+        return torch.cat([loss, (predicted == wanted).to(loss)], 1)
 
     def most(self, options: SurveyOptions) -> int:
         """Examples that are taken: as asked for, or few, since each of them is long."""
