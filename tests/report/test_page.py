@@ -9,8 +9,10 @@ import math
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from importlib import resources
+from pathlib import Path
 
 import pytest
 
@@ -381,3 +383,27 @@ def test_fragment_has_no_scripts_and_no_foreign_styles():
     style = re.search("<style>(.*?)</style>", text, re.DOTALL)[1]
     for rule in re.findall(r"(?:^|\})\s*([^{}@]+)\{", style):
         assert all(part.strip().startswith(".theodolite") for part in rule.split(",")), rule
+
+
+def test_arguments_in_advice_are_code():
+    """On the page, in a notebook, and in a name that only looks like it."""
+    run = survey_run()
+    entry = {"question": "layer", "text": "The `a` layer.", "certainty": "clear", "evidence": ""}
+    advice = "Pass `held_out=<x>` to decide."
+    changed = {**run.head.contents, "answers": [entry | {"advice": advice}]}
+    record = replace(run.head, contents=changed)
+    run = Run("", record, (record,))
+    for text in (page_html([run]), notebook_html([run])):
+        assert "Pass <code>held_out=&lt;x&gt;</code> to decide." in text
+        assert "The `a` layer." in text
+
+
+def test_a_file_without_a_digest_says_so():
+    run = survey_run(name="old")
+    assert "digest" not in page_html([run]).partition('<script type="application/json"')[0]
+    old = replace(run.head, file=Path("record.json"))
+    note = "No digest: the file is of a version before 0.3, and changes in it go unnoticed."
+    for text in (page_html([Run("old", old, (old,))]), notebook_html([Run("old", old, (old,))])):
+        assert note in text
+    both = page_html([Run("old", old, (old,)), survey_run(name="new")])
+    assert f"old: {note[0].lower()}{note[1:]}" in both

@@ -8,11 +8,12 @@ from typing import Any
 from theodolite.advice.findings import CHANCE, LABELED, LEVEL_SHARE
 from theodolite.advice.reasons import UNREADABLE
 from theodolite.advice.sentences import layer_name
-from theodolite.records import FAMILIES, Group, Moment, RunView, finite, plain, shown
+from theodolite.records import FAMILIES, Group, Moment, Record, RunView, finite, plain, shown
 
 __all__ = [
     "compared",
     "count_of",
+    "digest_words",
     "family_sentence",
     "layer_words",
     "loss_sentence",
@@ -345,3 +346,10 @@ def paragraph(group: Group, parts: Sequence[str]) -> str:
     single = len(group.runs) == 1
     sentences = [f"{p[0].upper() if single else p[0]}{p[1:]}." for p in parts if p]
     return " ".join(sentences)
+
+
+def digest_words(*records: Record) -> str:
+    """What to know of files of old versions; "" if every file has a digest."""
+    if not any(record.unverified for record in records):
+        return ""
+    return "no digest: the file is of a version before 0.3, and changes in it go unnoticed"

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from theodolite.advice.captions import count_of, quiet_reason
+from theodolite.advice.captions import count_of, digest_words, quiet_reason
 from theodolite.advice.reasons import UNREADABLE, missing_in, not_shown, shared_words
 from theodolite.records import FAMILIES, Group, listed
 from theodolite.report._depth import Chart, headlines, is_shortcut
@@ -118,7 +118,12 @@ def notes_of(group: Group) -> list[str]:
         where = f"{len(names)} of {count_of(len(group.layers), 'layer')}"
         named = f" ({listed(names)})" if len(names) <= _MOST_NAMED else ""
         notes.append(missing_in(heading, where + named, why))
-    return notes
+    old = {run.name: digest_words(run.run.head, *run.run.steps) for run in group.runs}
+    return notes + [
+        f"{plain(name)}: {words}." if len(old) > 1 else f"{words[0].upper()}{words[1:]}."
+        for name, words in old.items()
+        if words
+    ]
 
 
 def whole_numbers(

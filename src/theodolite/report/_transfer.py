@@ -10,6 +10,7 @@ from math import ceil, floor, log10
 from pathlib import Path
 from typing import Any
 
+from theodolite.advice.captions import digest_words
 from theodolite.records import Answer, Record
 from theodolite.report.pages import (
     DARK,
@@ -44,7 +45,7 @@ def write_transfer(record: Record, path: str | os.PathLike[str], title: str = ""
     page = render(
         "transfer.html.j2",
         title=plain(title or contents["name"] or "Which model to start from"),
-        lead=_lead(data, len(models), classes),
+        lead=" ".join([_lead(data, len(models), classes), *_digest_sentence(record)]),
         **_ranking(contents, classes),
         notes=[plain(note) for note in contents["notes"]]
         + [plain(f"{m['name']}: {note}") for m in models for note in m["notes"]],
@@ -56,6 +57,11 @@ def write_transfer(record: Record, path: str | os.PathLike[str], title: str = ""
         policy=content_policy([]),
     )
     return write_page(path, page)
+
+
+def _digest_sentence(record: Record) -> list[str]:
+    words = digest_words(record)
+    return [f"{words[0].upper()}{words[1:]}."] if words else []
 
 
 def _style() -> str:

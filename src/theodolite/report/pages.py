@@ -6,6 +6,7 @@ import html
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -171,6 +172,13 @@ def write_page(path: str | os.PathLike[str], text: str) -> Path:
 def render(template: str, **values: Any) -> str:
     """A template of the report's ``templates`` folder, filled in; text is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    def coded(text: str) -> Markup:
+        """The text with what stands between backticks as code, as advice names arguments."""
+        parts = re.split(r"`([^`]+)`", text)
+        code = Markup("<code>{}</code>")
+        return Markup("").join(code.format(p) if i % 2 else p for i, p in enumerate(parts))
 
     environment = Environment(
         loader=PackageLoader("theodolite.report", "templates"),
@@ -179,4 +187,5 @@ def render(template: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["coded"] = coded
     return environment.get_template(template).render(**values)

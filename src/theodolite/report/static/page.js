@@ -112,11 +112,21 @@
     element.className = value.class;
     for (const [name, text] of Object.entries(value.parts)) {
       const part = element.querySelector(`[data-part="${name}"]`);
-      part.textContent = text;
+      part.replaceChildren(...(name === "advice" ? coded(text) : [text]));
       if (name === "number" && value.source) part.dataset.source = value.source;
     }
     const links = element.querySelector("[data-links]");
     if (links) links.replaceChildren(...value.links.map(([title, id]) => linkTo(title, id)));
+  }
+
+  // What stands between backticks, such as an argument to pass, is code.
+  function coded(text) {
+    return text.split(/`([^`]+)`/).map((piece, i) => {
+      if (i % 2 === 0) return piece;
+      const code = document.createElement("code");
+      code.textContent = piece;
+      return code;
+    });
   }
 
   function linkTo(title, id) {
