@@ -34,7 +34,9 @@ demo: $(INSTRUMENT) ## train on digits with true and random labels, watch all fi
 
 # The tests' tensors are small: a second thread per operation would only wait for the first.
 # Matrix units (AMX) that a virtual machine announces and does not have end bfloat16 tests at once.
+# Many tests start processes: modules are compiled once, also where the environment forbids it.
 test: export OMP_NUM_THREADS = 1
+test: export PYTHONDONTWRITEBYTECODE =
 test: export ONEDNN_MAX_CPU_ISA = AVX512_CORE_BF16
 test: $(READY) ## the whole test suite with doctests
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal

@@ -15,27 +15,49 @@ import jaxtyping
 import pytest
 import torch
 
+from tests.shape_checker import checked
+
 hypothesis.settings.register_profile("theodolite", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("theodolite")
 
 # The shape checker more than triples the time of a survey. It is on in the tests of the engine and
 # of functions that take arrays, which declare shapes. Elsewhere the package runs as users run it.
 _ROOT = Path(__file__).parent
-_ARRAYS = ("linalg", "measures", "theory", "metrics", "conformance", "interventions", "engine")
-_SHAPE_CHECKED = (*(_ROOT / "tests" / name for name in _ARRAYS), _ROOT / "src")
+_ARRAYS = ("linalg", "measures", "theory", "metrics", "interventions", "engine")
+_SHAPE_CHECKED = (*(_ROOT / "tests" / name for name in (*_ARRAYS, "conformance")), _ROOT / "src")
 _TABLES_OF_NETWORKS = (
     "test_hostile.py",
     "test_networks.py",
+    "test_no_memory.py",
+    "test_places.py",
 )  # hundreds of calls of the same functions
+_PAPERS = (_ROOT / "papers" / "src" / "theodolite_papers").glob("*/formulas")
+jaxtyping.install_import_hook(
+    [
+        *(f"theodolite.{name}" for name in _ARRAYS),
+        *(f"theodolite_papers.{folder.parent.name}.formulas" for folder in _PAPERS),
+    ],
+    f"{checked.__module__}.{checked.__name__}",
+)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path) -> Generator[None, list[Any], list[Any]]:
+    """Look for doctests only in files that have some: others need not even be imported."""
+    found = yield
+    if file_path.suffix != ".py" or ">>>" in file_path.read_text():
+        return found
+    tests = file_path.name.startswith("test_")
+    return [part for part in found if tests and type(part) is pytest.Module]
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Run a test with or without the shape checker, by the folder it is in."""
-    checked = any(item.path.is_relative_to(folder) for folder in _SHAPE_CHECKED)
-    checked = checked or "formulas" in item.path.parts
-    checked = checked and item.path.name not in _TABLES_OF_NETWORKS
-    jaxtyping.config.update("jaxtyping_disable", not checked)
+    on = any(item.path.is_relative_to(folder) for folder in _SHAPE_CHECKED)
+    on = on or "formulas" in item.path.parts
+    on = on and item.path.name not in _TABLES_OF_NETWORKS
+    jaxtyping.config.update("jaxtyping_disable", not on)
     return (yield)
 
 
