@@ -1,6 +1,7 @@
 """Networks that reorder, pack, route and cast: the true number or a refusal with the true reason.
 
-The truth is one example at a time by plain autograd in float64.
+The truth is one example at a time by plain autograd in float64. ``test_networks.py`` has the same
+networks in one batch; here are another seed, small batches, and networks that are generated.
 """
 
 import pytest
@@ -25,7 +26,6 @@ from theodolite.errors import CaptureError, DomainError, DtypeError, ShapeError
 from theodolite.measures.gradient import in_class_alignment
 
 EXAMPLES = hostile.EXAMPLES
-SEEDS = (0, 1, 2)
 # Sums of a few hundred products in float64, of numbers of order one.
 EXACTLY = 1e-9
 
@@ -84,12 +84,9 @@ some = pytest.mark.parametrize(
 
 
 @every_exact
-@pytest.mark.parametrize(("seed", "batch_size"), [(0, None), (1, 3)])
-def test_gradient_sums_are_those_of_single_examples(name, seed, batch_size):
-    made = specimen(name, seed)
-    sums = gradient_sums(
-        made.model, made.inputs, made.labels, readout=made.readout, batch_size=batch_size
-    )
+def test_gradient_sums_are_those_of_single_examples(name):
+    made = specimen(name, seed=1)
+    sums = gradient_sums(made.model, made.inputs, made.labels, readout=made.readout, batch_size=3)
     assert_gradients(made, sums)
 
 
@@ -109,10 +106,9 @@ def test_unit_sums_are_those_of_single_examples(name):
 
 
 @every_exact
-@pytest.mark.parametrize(("seed", "batch_size"), [(0, None), (1, 3)])
-def test_tangent_kernels_are_those_of_single_examples(name, seed, batch_size):
-    made = specimen(name, seed)
-    kernels = tangent_kernels(made.model, made.inputs, readout=made.readout, batch_size=batch_size)
+def test_tangent_kernels_are_those_of_single_examples(name):
+    made = specimen(name, seed=1)
+    kernels = tangent_kernels(made.model, made.inputs, readout=made.readout, batch_size=3)
     assert_kernels(made, kernels)
 
 
@@ -160,17 +156,6 @@ def test_tangent_alignments_are_those_of_single_examples(name):
         torch.testing.assert_close(entry.alignment, wanted, rtol=0, atol=1e-8)
 
 
-@every_exact
-def test_tangent_features_are_those_of_single_examples(name):
-    made = specimen(name)
-    found = th.tangent_features(made.model, made.inputs, readout=made.readout)
-    rows = kernels_by_definition(made)
-    for layer, features in found.items():
-        wanted = below(rows, layer).view(features.shape)
-        scale = float(wanted.abs().max()) + 1e-12
-        torch.testing.assert_close(features, wanted, rtol=0, atol=EXACTLY * scale)
-
-
 def features_one_by_one(made, layers, pool):
     rows = {layer: [] for layer in layers}
     batch = th.engine.batches.single_batch(made.inputs)
@@ -183,12 +168,11 @@ def features_one_by_one(made, layers, pool):
 
 
 @every_exact
-@pytest.mark.parametrize(("seed", "batch_size"), [(0, 256), (1, 4)])
-def test_features_are_those_of_single_examples(name, seed, batch_size):
-    made = specimen(name, seed)
+def test_features_are_those_of_single_examples(name):
+    made = specimen(name, seed=1)
     pool = "mean" if name in ("packs", "drops padding", "experts, top-1") else "flatten"
-    options = {"pool": pool, "read": "raw", "batch_size": batch_size}
-    if name == "experts, top-1" and batch_size == 4:  # an expert that sees some examples alone
+    options = {"pool": pool, "read": "raw", "batch_size": 4}
+    if name == "experts, top-1":  # an expert that sees some examples alone
         with pytest.raises(ShapeError, match="one row per example"):
             th.features(made.model, made.inputs, **options)
         return
@@ -213,9 +197,8 @@ def test_chunks_and_grams_of_features_follow_the_examples(name):
 
 
 @pytest.mark.parametrize("name", DEPENDENT)
-@pytest.mark.parametrize("seed", SEEDS)
-def test_examples_that_see_each_other_are_refused_with_the_reason(name, seed):
-    made = specimen(name, seed)
+def test_examples_that_see_each_other_are_refused_with_the_reason(name):
+    made = specimen(name, seed=1)
     reason = r"chance|RReLU|random" if name == "random slopes" else "depend"
     for measure in (
         lambda: gradient_sums(made.model, made.inputs, made.labels),
@@ -241,7 +224,7 @@ def test_the_answer_says_that_examples_were_measured_one_by_one():
     assert gradient_sums(plain.model, plain.inputs, plain.labels).checked.batched
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_autocast_inside_the_model_is_measured_in_batches(seed):
     torch.manual_seed(seed)
     model, x = Autocast(), torch.randn(40, hostile.WIDTH)
@@ -411,7 +394,7 @@ def allowed(made, error):
     assert not torch.allclose(together, alone, rtol=0, atol=1e-9)
 
 
-@settings(max_examples=20)
+@settings(max_examples=15)
 @given(networks)
 def test_generated_networks_never_give_a_wrong_gradient(network):
     made, batch_size = generated(network)
@@ -435,7 +418,7 @@ def test_generated_networks_never_give_a_wrong_kernel(network):
     assert_kernels(made, kernels)
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(networks)
 def test_generated_networks_never_give_wrong_features(network):
     made, batch_size = generated(network)
