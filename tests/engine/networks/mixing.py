@@ -19,7 +19,7 @@ from tests.engine.networks.case import (
     scripted,
     vectors,
 )
-from tests.engine.networks.ordinary import head, linear, net, simple, weight
+from tests.engine.networks.parts import head, linear, net, simple, weight
 
 COMPANY = refused("depend")
 CHANCE = refused("random")

@@ -20,7 +20,7 @@ from tests.engine.networks.case import (
     vectors,
     words,
 )
-from tests.engine.networks.ordinary import head, linear, net, simple, weight
+from tests.engine.networks.parts import head, linear, net, simple, weight
 
 LATER = {"batch_size": 4}  # three batches, of which the last one has the large number
 

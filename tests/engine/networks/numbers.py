@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.engine.networks.case import BATCHED, COUNT, ONE_BY_ONE, WIDTH, refused
-from tests.engine.networks.ordinary import head, linear, net, simple
+from tests.engine.networks.parts import head, linear, net, simple
 
 PLAIN = {"inner": lambda: nn.Linear(WIDTH, WIDTH, bias=False), "head": head}
 MLP = simple(lambda m, x: m.head(torch.tanh(m.inner(x))), inner=linear(), head=head)
