@@ -1,7 +1,7 @@
 """The data sets of the zoo: small, of four kinds, with test examples and noisy labels.
 
 Images are 14 x 14 and grey, so that a network trained on one set can be carried over to another.
-Text are lines of Python's standard library, whose package is to be told: the first twelve words,
+Texts are lines of Python's standard library with their package as label: the first twelve words,
 hashed, one-hot.
 """
 

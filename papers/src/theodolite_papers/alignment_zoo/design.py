@@ -204,7 +204,7 @@ def _group(
 
 
 def _levels(family: str) -> dict[str, Sequence[Any]]:
-    """Batch normalisation over positions of a transformer is nobody's choice."""
+    """Levels of every factor; a transformer has no batch normalisation over positions."""
     levels = dict(LEVELS)
     if family == "transformer":
         levels["normalisation"] = ("none", "layer")

@@ -31,13 +31,13 @@ FACTORS = (
 
 @dataclass(frozen=True)
 class Predictor:
-    """A number of a network that may foretell an outcome.
+    """A number of a network that may predict an outcome.
 
     Args:
         measure: its name in the tables; with ``ABOVE_CHANCE`` its excess over chance.
         place: one of ``PLACES``.
         moment: one of ``design.MOMENTS``.
-        rises: whether a larger number foretells a larger outcome, as the pilot half has it.
+        rises: whether a larger number predicts a larger outcome, as the pilot half has it.
         baseline: whether a user has it without this library.
     """
 
@@ -61,12 +61,12 @@ class Predictor:
 
     @property
     def sign(self) -> float:
-        """1 where a larger number foretells a larger outcome, else -1."""
+        """1 where a larger number predicts a larger outcome, else -1."""
         return 1.0 if self.rises else -1.0
 
 
 # What a user has without alignment, beside the baselines of the tables: plain linear probes.
-_READ_OUTS = (
+_LINEAR_PROBES = (
     "probe_accuracy", "neighbour_accuracy", "input_probe_accuracy", "input_neighbour_accuracy",
 )  # fmt: skip
 # Rows of a survey that stand among the baselines already, or that only describe another row.
@@ -119,7 +119,7 @@ class Predictors:
         return pd.DataFrame(columns, index=names)
 
     def values(self, predictors: Sequence[Predictor]) -> np.ndarray:
-        """(networks, predictors): signed so that a larger number foretells a larger outcome."""
+        """(networks, predictors): signed so that a larger number predicts a larger outcome."""
         tables = {moment: self.at(moment) for moment in {p.moment for p in predictors}}
         columns = []
         for one in predictors:
@@ -132,7 +132,7 @@ class Predictors:
     def candidates(self, moments: Sequence[str]) -> list[Predictor]:
         """Every measure at every place and moment that a fifth of the networks have."""
         family = self.zoo.measurements.astype({"measure": str, "family": str})
-        baselines = set(family[family["family"] == "baseline"]["measure"]) | set(_READ_OUTS)
+        baselines = set(family[family["family"] == "baseline"]["measure"]) | set(_LINEAR_PROBES)
         return [
             Predictor(
                 measure, place, moment, baseline=measure.removesuffix(ABOVE_CHANCE) in baselines
