@@ -9,6 +9,8 @@ import random
 import re
 import subprocess
 import sys
+import threading
+import time
 import zipfile
 
 import numpy as np
@@ -33,6 +35,7 @@ from theodolite.records import (
     save_run,
     save_step,
 )
+from theodolite.records._disk import held_folder
 
 ROW = {"layer": None, "family": "kernel", "measure": "a", "value": 1.0, "error": None}
 ROW |= {"null_mean": None, "null_sd": None, "method": "exact", "n": 3, "reason": None}
@@ -615,6 +618,36 @@ def test_a_full_disk_leaves_the_old_record_and_nothing_else(tmp_path, full_disk)
             save_record(Record(SURVEY, {"x": np.ones(3)}), tmp_path)
         assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert load_record(tmp_path).arrays["x"].sum() == 0
+
+
+def test_a_save_that_fails_removes_the_folders_it_made(tmp_path, full_disk):
+    (tmp_path / "own").mkdir()
+    for folder in ("a/b/run", "own", "own/run"):
+        with pytest.raises(WriteError), full_disk(0):
+            save_run(history_of(step_of(0, 1)), tmp_path / folder)
+    assert list(tmp_path.rglob("*")) == [tmp_path / "own"]
+    writer = HistoryWriter(tmp_path / "own")
+    writer.write(history_of(step_of(0, 1)))
+    with full_disk(0):
+        writer.write(history_of(step_of(0, 1), step_of(1, 1)))
+    assert [path.name for path in (tmp_path / "own" / "steps").iterdir()] == [f"{0:010d}"]
+
+
+def test_a_folder_that_its_last_holder_removes_is_made_again(tmp_path):
+    """A second process waits for the folder while the first one's write fails."""
+    folder = tmp_path / "run"
+    second = threading.Thread(target=save_record, args=(Record(SURVEY), folder))
+
+    def fail():
+        with held_folder(folder):
+            second.start()
+            time.sleep(0.2)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    second.join()
+    assert load_record(folder).contents["kind"] == "survey"
 
 
 def test_a_history_waits_for_a_full_disk(tmp_path, full_disk):

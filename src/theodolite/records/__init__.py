@@ -1,6 +1,6 @@
 """Frozen results on disk: strict JSON beside npz files, never pickle, and no torch."""
 
-from theodolite.records._disk import replace_file
+from theodolite.records._disk import made_folder, replace_file
 from theodolite.records._files import (
     LARGEST_RECORD,
     SCHEMA,
@@ -75,6 +75,7 @@ __all__ = [
     "listed",
     "load_record",
     "load_run",
+    "made_folder",
     "plain",
     "replace_file",
     "require_transfer",

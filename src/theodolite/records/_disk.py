@@ -4,7 +4,7 @@ import os
 import secrets
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from theodolite.errors import RecordError, WriteError
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["locked", "made_folder", "read_file", "remove_leftovers", "replace_file"]
+__all__ = ["held_folder", "made_folder", "read_file", "remove_leftovers", "replace_file"]
 
 
 def replace_file(path: str | os.PathLike[str], data: bytes) -> Path:
@@ -52,26 +52,56 @@ def remove_leftovers(folder: Path, *names: str) -> None:
                 path.unlink()
 
 
-def made_folder(folder: str | os.PathLike[str]) -> Path:
-    """The folder, created where it does not exist.
+@contextmanager
+def made_folder(folder: Path) -> Iterator[Path]:
+    """The folder, created where it does not exist; removed again if the block fails.
 
     Raises:
         RecordError: If it is a file, or lies in one.
         WriteError: If it cannot be created.
     """
-    target = Path(folder)
+    made = _make(folder)
     try:
-        target.mkdir(parents=True, exist_ok=True)
+        yield folder
+    except BaseException:
+        _remove_empty(made)
+        raise
+
+
+def _make(folder: Path) -> list[Path]:
+    """Create a folder; gives those that did not exist, the deepest first."""
+    made: list[Path] = []
+    try:
+        with _told(folder):
+            made = [path for path in (folder, *folder.parents) if not path.exists()]
+            folder.mkdir(parents=True, exist_ok=True)
+    except BaseException:
+        _remove_empty(made)
+        raise
+    return made
+
+
+def _remove_empty(folders: Iterable[Path]) -> None:
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
+
+
+@contextmanager
+def _told(folder: Path) -> Iterator[None]:
+    """What the system says of a folder, as an error of this library."""
+    try:
+        yield
     except (FileExistsError, NotADirectoryError) as error:
         raise RecordError(
-            f"expected a folder to save in, got {target}, which is a file or lies in one; pass the "
+            f"expected a folder to save in, got {folder}, which is a file or lies in one; pass the "
             "name of a folder"
         ) from error
     except OSError as error:
         raise WriteError(
-            f"{target}: the folder cannot be created ({error.strerror or error}); name another"
+            f"{folder}: the folder cannot be created or used ({error.strerror or error}); name "
+            "another"
         ) from error
-    return target
 
 
 def read_file(path: Path, max_bytes: int | None) -> bytes:
@@ -100,26 +130,48 @@ def require_size(path: Path, size: int, max_bytes: int | None) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[bool]:
-    """Hold a folder: other processes and threads that ask for it wait until the block ends.
+def held_folder(folder: Path) -> Iterator[bool]:
+    """Make and hold a folder: other processes and threads that ask for it wait.
 
-    The operating system releases the lock of a process that ends, however it ends.
+    The operating system releases the lock of a process that ends, however it ends. A folder that
+    was made here is removed again if the block fails and leaves it empty.
 
     Yields:
         Whether the folder is held: Windows, and some network file systems, have no such locks.
         Without one nothing that another process may need is removed.
     """
     if sys.platform == "win32":
+        _make(folder)
         yield False
         return
-    descriptor = os.open(folder, os.O_RDONLY)
-    held = False
+    descriptor, held, made = _lock(folder)
     try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            held = True
         yield held
+    except BaseException:
+        if held:
+            _remove_empty(made)
+        raise
     finally:
         if held:  # closing alone would leave the lock to a child that was forked meanwhile
             fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
+
+
+def _lock(folder: Path) -> tuple[int, bool, list[Path]]:
+    """The open folder, whether it is locked, and which folders were made."""
+    made: list[Path] = []
+    while True:
+        made += _make(folder)
+        with _told(folder):
+            try:
+                descriptor = os.open(folder, os.O_RDONLY)
+            except FileNotFoundError:  # whoever made it has failed, and removed it
+                continue
+        held = False
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            held = True
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), folder.stat()):
+                return descriptor, held, made
         os.close(descriptor)

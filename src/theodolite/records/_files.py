@@ -24,8 +24,7 @@ import numpy as np
 from theodolite._version import __version__
 from theodolite.errors import RecordError
 from theodolite.records._disk import (
-    locked,
-    made_folder,
+    held_folder,
     read_file,
     remove_leftovers,
     replace_file,
@@ -150,7 +149,7 @@ def claimed(folder: str | os.PathLike[str], *, overwrite: bool) -> Iterator["Pla
     Whether it holds a run is asked while it is held, so that two processes never take the same.
     """
     for candidate in numbered(folder):
-        with locked(made_folder(candidate)) as alone:
+        with held_folder(candidate) as alone:
             if overwrite or not holds_run(candidate):
                 yield Place(candidate, alone)
                 return

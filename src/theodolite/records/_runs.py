@@ -135,8 +135,8 @@ def _write_run(run: Run, place: Place) -> tuple[Path, Path]:
 
 
 def _write_step(step: Record, place: Place, steps: Path) -> Path:
-    folder = made_folder(steps / f"{step.contents['step']:010d}")
-    return packed_record(step).write(replace(place, folder=folder))
+    with made_folder(steps / f"{step.contents['step']:010d}") as folder:
+        return packed_record(step).write(replace(place, folder=folder))
 
 
 def save_step(step: Record, folder: str | os.PathLike[str]) -> Path:

@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from theodolite.records import finite, plain, replace_file, shown, spaced
+from theodolite.records import finite, made_folder, plain, replace_file, shown, spaced
 
 __all__ = [
     "DARK",
@@ -162,11 +162,12 @@ def write_page(path: str | os.PathLike[str], text: str) -> Path:
         The path of the file; its folder is created.
 
     Raises:
+        RecordError: If its folder is a file.
         WriteError: If the disk is full, or the folder cannot be written.
     """
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    return replace_file(target, text.encode(errors="replace"))  # half of a pair has no encoding
+    with made_folder(target.parent):
+        return replace_file(target, text.encode(errors="replace"))  # half of a pair has no encoding
 
 
 def render(template: str, **values: Any) -> str:
