@@ -20,6 +20,7 @@ __all__ = [
     "TheodoliteError",
     "TrackingError",
     "UnknownNameError",
+    "UnwrittenWarning",
     "WriteError",
 ]
 
@@ -72,6 +73,10 @@ class RecordError(TheodoliteError, ValueError):
 
 class WriteError(TheodoliteError, OSError):
     """A file cannot be written: the disk is full, or the folder is read-only."""
+
+
+class UnwrittenWarning(UserWarning):
+    """A result is in memory and not on disk; the message says why."""
 
 
 class StudyError(TheodoliteError, RuntimeError):

@@ -146,6 +146,21 @@ def test_nothing_is_written_over(data, tmp_path):
     assert not again.equals(first)
 
 
+def test_a_full_disk_does_not_lose_the_survey(data, tmp_path, full_disk):
+    words = ["survey", MLP[0], data, *MLP[1:], *QUICK, "-o", tmp_path / "run"]
+    with full_disk(100):
+        shown, document = (
+            CliRunner().invoke(app, [str(word) for word in (*words, *more)])
+            for more in ([], ["--json"])
+        )
+    assert (shown.exit_code, document.exit_code) == (2, 2)
+    assert "CKA to labels" in shown.stdout
+    assert shown.stdout.endswith("record not written\nreport not written\n")
+    assert shown.stderr.splitlines()[-1].startswith(f"error: {tmp_path / 'run'}")
+    assert json.loads(document.stdout)["steps"][0]["rows"]
+    assert not (tmp_path / "run").exists()
+
+
 def test_progress_is_a_line_per_stage_where_there_is_no_terminal(data, tmp_path):
     words = [*MLP[1:], *QUICK, "-o", str(tmp_path / "run")]
     result = CliRunner().invoke(app, ["survey", MLP[0], str(data), *words])

@@ -54,6 +54,34 @@ def test_ranks_and_writes(folder):
     assert "net.py:wide" in shown.output
 
 
+def test_a_full_disk_does_not_lose_the_ranking(folder, full_disk):
+    words = ("data.npz", "small=net.py:small", "net.py:wide", "--no-tangent", "-o", "out")
+    with full_disk(100):
+        answer, document = run(*words), run(*words, "--json")
+    assert (answer.exit_code, document.exit_code) == (2, 2)
+    assert "1  net.py:wide" in answer.stdout
+    assert answer.stdout.endswith("record not written\nreport not written\n")
+    assert answer.stderr.splitlines()[-1].startswith("error: out/")
+    assert "Warning" not in answer.stderr
+    told = json.loads(document.stdout)
+    assert (told["folder"], told["report"]) == (None, None)
+    assert "cannot be written" in told["problem"]
+    assert len(told["contents"]["models"]) == 2
+    assert not (folder / "out").exists()
+
+
+def test_view_marks_a_ranking_without_a_digest(folder):
+    run("data.npz", "net.py:small", "--no-tangent", "-o", "out")
+    path = folder / "out" / "record.json"
+    document = json.loads(path.read_text())
+    del document["digest"]
+    path.write_text(json.dumps(document | {"schema": 1}))
+    view = ["view", "out", "--no-open"]
+    assert "\nno digest: the file is of a version" in CliRunner().invoke(app, view).stdout
+    told = json.loads(CliRunner().invoke(app, [*view, "--json"]).stdout)
+    assert told["no_digest"] is True
+
+
 def test_labelled_examples_are_enough(folder):
     """Nobody who wants to know which model to start from has a test set to hand over."""
     with np.load("data.npz") as stored:

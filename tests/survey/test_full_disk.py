@@ -1,14 +1,16 @@
-"""A disk that is full, or a folder that is taken, never ends a training that a monitor watches."""
+"""A full disk, or a folder that is taken, ends no training and loses no ranking."""
 
 import shutil
 import warnings
+from contextlib import ExitStack
 
 import pytest
+import torch
 from torch import nn
 
 import theodolite as th
 from tests.survey.subjects import blobs
-from theodolite.errors import WriteError
+from theodolite.errors import UnwrittenWarning, WriteError
 
 
 def monitored(folder):
@@ -61,6 +63,47 @@ def test_a_training_that_fails_says_so_too(tmp_path, full_disk):
     with pytest.warns(UserWarning, match="not on disk") as said, pytest.raises(ZeroDivisionError):
         fail()
     assert str(said[-1].message).startswith("1 of 2 measurements are not on disk (steps 1): ")
+
+
+def models(seed=0):
+    torch.manual_seed(seed)
+    return {name: nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)) for name in "ab"}
+
+
+def test_a_ranking_is_returned_although_it_cannot_be_written(tmp_path, full_disk):
+    options = {"folder": tmp_path / "ranking", "tangent": False}
+    with pytest.warns(UnwrittenWarning) as said, full_disk(100):
+        found = th.transfer(models(), blobs(), **options)
+    first, last = (str(warning.message) for warning in said)
+    assert first.startswith("a is not on disk: ")
+    assert first.endswith("It stays in memory; other models are measured.")
+    assert last.startswith("the ranking is not on disk: ")
+    assert last.endswith("Save it while this process lives: result.save(folder).")
+    assert found.unwritten in last
+    assert list(tmp_path.iterdir()) == []  # nothing is left of the attempts
+    whole = th.transfer(models(), blobs(), **options)
+    assert whole.unwritten is None
+    assert found.names == whole.names
+    assert found.save(tmp_path / "later").exists()
+    assert {path.name[0] for path in (tmp_path / "ranking" / "models").iterdir()} == {"a", "b"}
+
+
+def test_a_model_that_could_not_be_written_is_written_with_the_next(tmp_path, full_disk):
+    disk = ExitStack()
+    disk.enter_context(full_disk(100))
+
+    def progress(share, _text):
+        if share >= 0.5:  # the first model is measured
+            disk.close()
+
+    with pytest.warns(UnwrittenWarning, match="a is not on disk") as said:
+        found = th.transfer(
+            models(), blobs(), folder=tmp_path / "run", tangent=False, progress=progress
+        )
+    assert len(said) == 1
+    assert found.unwritten is None
+    assert len(list((tmp_path / "run" / "models").iterdir())) == 2
+    assert th.load(tmp_path / "run").names == found.names
 
 
 def test_a_folder_that_vanishes_is_written_again(tmp_path):

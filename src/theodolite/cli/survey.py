@@ -13,6 +13,7 @@ import typer
 
 from theodolite.cli.terminal import (
     CommandError,
+    Files,
     fail_on,
     keyword_arguments,
     print_json,
@@ -216,16 +217,19 @@ def survey(  # one parameter per option is how typer reads a command
                 progress=show,
                 options={key: value for key, value in options.items() if value is not None},
             )
-    folder = result.save(folder, overwrite=overwrite)
-    page = result.to_html(folder / "report.html")
+    files = Files()
+    files.folder = files.write(lambda: result.save(folder, overwrite=overwrite))
+    files.report = files.write(lambda: result.to_html((files.folder or folder) / "report.html"))
     if not _is_first():
         return
     if json_:
-        print_json(run_document(result.run, {"folder": str(folder), "report": str(page)}))
+        print_json(run_document(result.run, files.document()))
     else:
         typer.secho(f"{model} on {data} ({split})", bold=True)
-        typer.echo(f"{result.summary()}\n\nrecord {folder}\nreport {page}")
+        typer.echo(f"{result.summary()}\n\n{files.lines()}")
+    files.tell_problem()
     fail_on(fail_on_ or (), result.answers)
+    files.require_written()
 
 
 def _sizes(limit: int, usual: Any) -> dict[str, int]:

@@ -21,6 +21,7 @@ from theodolite.records import MEMORISED, Answer, Run
 
 __all__ = [
     "CommandError",
+    "Files",
     "PoliteGroup",
     "fail_on",
     "keyword_arguments",
@@ -91,6 +92,49 @@ def require_writable(folder: Path) -> None:
         raise CommandError(
             f"--output: {folder} cannot be written: {existing} is not a folder, or is protected"
         )
+
+
+class Files:
+    """The record and the report of a result; a full disk does not lose its numbers.
+
+    Attributes:
+        folder: of the record, or None if it could not be written.
+        report: the page, or None if it could not be written.
+        problem: the first reason, or "".
+    """
+
+    def __init__(self) -> None:
+        self.folder: Path | None = None
+        self.report: Path | None = None
+        self.problem = ""
+
+    def write(self, call: Callable[[], Path]) -> Path | None:
+        """What the call has written, or None."""
+        try:
+            return call()
+        except (TheodoliteError, OSError) as error:
+            self.problem = self.problem or str(error)
+            return None
+
+    def document(self) -> dict[str, str | None]:
+        """What ``--json`` prints about them."""
+        named = {"folder": self.folder, "report": self.report}
+        paths = {name: None if path is None else str(path) for name, path in named.items()}
+        return paths | ({"problem": self.problem} if self.problem else {})
+
+    def lines(self) -> str:
+        """What the terminal shows about them."""
+        return f"record {self.folder or 'not written'}\nreport {self.report or 'not written'}"
+
+    def tell_problem(self) -> None:
+        """The problem on standard error, after the numbers."""
+        if self.problem:
+            typer.secho(f"error: {self.problem}", fg=typer.colors.RED, err=True)
+
+    def require_written(self) -> None:
+        """End with exit code 2 if something could not be written."""
+        if self.problem:
+            raise typer.Exit(USER)
 
 
 @contextmanager
@@ -179,13 +223,13 @@ def fail_on(conditions: Sequence[str], answers: Sequence[Answer]) -> None:
             raise typer.Exit(CONDITION)
 
 
-def run_document(run: Run, files: Mapping[str, str]) -> dict[str, Any]:
+def run_document(run: Run, more: Mapping[str, Any]) -> dict[str, Any]:
     """What ``--json`` prints about a run: everything in its records but curves."""
     head = run.head.contents
     return {
         "name": run.name,
         "kind": head["kind"],
-        **files,
+        **more,
         "data": head.get("data"),
         "config": head.get("config"),
         "layers": head.get("layers"),

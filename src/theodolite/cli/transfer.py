@@ -3,15 +3,18 @@
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
+from warnings import catch_warnings, simplefilter
 
 import typer
 
 from theodolite.cli.terminal import (
     CommandError,
+    Files,
     print_json,
     progress_bar,
     require_writable,
 )
+from theodolite.errors import UnwrittenWarning
 from theodolite.records import free_folder
 
 __all__ = ["EXAMPLES", "transfer"]
@@ -126,7 +129,8 @@ def transfer(  # one parameter per option is how typer reads a command
     place = resolve_device(device)
     given = load_examples(DataSource(data, split, scale, flatten, False, seed), nn.Identity())
     prepare = _Resized(image_size, rgb) if image_size is not None or rgb else None
-    with progress_bar(shown=not json_) as show:
+    with catch_warnings(), progress_bar(shown=not json_) as show:
+        simplefilter("ignore", UnwrittenWarning)  # said below, after the ranking
         result = measured(
             _sources(models),
             given.batch,
@@ -145,15 +149,20 @@ def transfer(  # one parameter per option is how typer reads a command
             seed=seed,
             name=name or given.name,
         )
-    page = result.to_html(folder / "report.html")
+    files = Files()
+    files.problem = result.unwritten or ""
+    files.folder = None if result.unwritten else folder
+    files.report = files.write(lambda: result.to_html(folder / "report.html"))
     if json_:
-        document: dict[str, Any] = {"folder": str(folder), "report": str(page)}
-        document |= {"answers": [answer.to_entry() for answer in result.answers]}
+        answers = [answer.to_entry() for answer in result.answers]
+        document = files.document() | {"answers": answers}
         print_json(document | {"contents": dict(result.record.contents)})
-        return
-    counted = "1 model" if len(models) == 1 else f"{len(models)} models"
-    typer.secho(f"{counted} on {data} ({split})", bold=True)
-    typer.echo(f"{result.summary()}\n\nrecord {folder}\nreport {page}")
+    else:
+        counted = "1 model" if len(models) == 1 else f"{len(models)} models"
+        typer.secho(f"{counted} on {data} ({split})", bold=True)
+        typer.echo(f"{result.summary()}\n\n{files.lines()}")
+    files.tell_problem()
+    files.require_written()
 
 
 def _sources(words: list[str]) -> dict[str, str]:

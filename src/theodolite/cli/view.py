@@ -76,9 +76,12 @@ def _write_report(folders: Sequence[Path], output: Path | None) -> Path:
 
 
 def _document(path: Path, result: "Survey | History | Transfer") -> Any:
-    where = {"folder": str(path)}
+    where: dict[str, Any] = {"folder": str(path)}
     if not hasattr(result, "run"):
+        where["no_digest"] = result.record.unverified
         return where | {"contents": dict(result.record.contents)}
+    records = (result.run.head, *result.run.steps)
+    where["no_digest"] = any(record.unverified for record in records)
     return run_document(result.run, where)
 
 

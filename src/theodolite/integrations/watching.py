@@ -7,7 +7,7 @@ from warnings import warn
 
 from torch import nn
 
-from theodolite.errors import WriteError
+from theodolite.errors import RecordError, UnwrittenWarning
 from theodolite.integrations.tracking import Tracker, parameters, scalars
 from theodolite.records import Record, listed
 from theodolite.surveys import History, Monitor
@@ -109,8 +109,8 @@ class Watch:
         with self.monitor.budget.measuring():
             try:
                 return self.history.to_html(self.monitor.folder / "report.html")
-            except WriteError as error:
-                warn(f"the report is not on disk: {error}", stacklevel=3)
+            except (OSError, RecordError) as error:
+                warn(f"the report is not on disk: {error}", UnwrittenWarning, stacklevel=3)
                 return None
 
     def _send(self, record: Record) -> dict[str, float]:

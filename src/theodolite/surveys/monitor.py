@@ -27,7 +27,7 @@ from theodolite.engine import (
     untouched,
     unwrap,
 )
-from theodolite.errors import DomainError, UnknownNameError
+from theodolite.errors import DomainError, UnknownNameError, UnwrittenWarning
 from theodolite.records import FAMILIES, HistoryWriter, Note, Record, Run, listed
 from theodolite.surveys.context import EarlierResults
 from theodolite.surveys.options import SurveyOptions, group_of
@@ -342,6 +342,7 @@ class Monitor:
             warn(
                 f"step {record.contents['step']} is not on disk: {self._writer.problem}. The "
                 "training goes on, the numbers stay in memory, and every measurement tries again.",
+                UnwrittenWarning,
                 stacklevel=5,
             )
 
@@ -356,6 +357,7 @@ class Monitor:
                 f"{len(self._writer.waiting)} of {len(self._records)} measurements are not on disk "
                 f"(steps {steps}): {self._writer.problem}. Save them while this process lives: "
                 "monitor.history.save(folder).",
+                UnwrittenWarning,
                 stacklevel=3,
             )
 

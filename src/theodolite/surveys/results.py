@@ -11,6 +11,7 @@ from warnings import warn
 
 import numpy as np
 
+from theodolite.advice.captions import digest_words
 from theodolite.advice.summary import summary_text
 from theodolite.errors import DomainError, RecordError, UnknownNameError
 from theodolite.records import (
@@ -152,7 +153,7 @@ class Survey(Shown):
         title = f"{name + ': ' if name else ''}{data['probe']} of {data['n']} examples, "
         text = summary_text(self.record, title=f"{title}{data['task']}, labels {source}")
         cut = self.record.contents.get("cut")
-        return (text if cut is None else f"{text}\n{cut}") + _digest_line(self.record)
+        return (text if cut is None else f"{text}\n{cut}") + digest_line(self.record)
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write the record; :func:`theodolite.load` reads it back.
@@ -166,6 +167,7 @@ class Survey(Shown):
 
         Raises:
             RecordError: If the path is a file.
+            WriteError: If the disk is full, or the folder cannot be written.
         """
         return saved(self.run, folder, overwrite=overwrite) if self.writes else Path(folder)
 
@@ -250,7 +252,7 @@ class History(Shown):
         title = f"step {self.steps[-1]}, {len(self.steps)} measured"
         steps = latest.steps if latest.earlier else None
         text = summary_text(latest.record, title=title, steps=steps)
-        return text + _digest_line(self.run.head, *self.run.steps)
+        return text + digest_line(self.run.head, *self.run.steps)
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write a folder of records; see :meth:`Survey.save`."""
@@ -269,10 +271,10 @@ def digest_mark(*records: Record) -> str:
     return ", no digest" if any(record.unverified for record in records) else ""
 
 
-def _digest_line(*records: Record) -> str:
-    if not digest_mark(*records):
-        return ""
-    return "\nno digest: the file is of a version before 0.3, and changes in it go unnoticed"
+def digest_line(*records: Record) -> str:
+    """What it adds to its summary."""
+    words = digest_words(*records)
+    return f"\n{words}" if words else ""
 
 
 def saved(run: Run, folder: str | os.PathLike[str], *, overwrite: bool) -> Path:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from theodolite.errors import UnknownNameError
 from theodolite.records import Answer, Record, Run, table_of
-from theodolite.surveys.results import digest_mark, saved
+from theodolite.surveys.results import digest_line, digest_mark, saved
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,9 +26,11 @@ class Transfer:
 
     Args:
         record: plain data and arrays; docs/records.md has the layout.
+        unwritten: why the folder that was named does not hold it, or None.
     """
 
     record: Record
+    unwritten: str | None = field(default=None, repr=False, compare=False)
 
     @property
     def names(self) -> list[str]:
@@ -158,7 +160,7 @@ class Transfer:
         lines += self.notes
         for model in models:
             lines += [f"{model['name']}: {note}" for note in model["notes"]]
-        return "\n".join(line.rstrip() for line in lines)
+        return "\n".join(line.rstrip() for line in lines) + digest_line(self.record)
 
     def to_html(self, path: str | os.PathLike[str], title: str = "") -> Path:
         """Write a page that needs nothing else; returns its path."""
@@ -188,6 +190,7 @@ class Transfer:
 
         Raises:
             RecordError: If the path is a file.
+            WriteError: If the disk is full, or the folder cannot be written.
         """
         return saved(Run("", self.record, ()), folder, overwrite=overwrite)
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from warnings import warn
 
 import numpy as np
 import torch
@@ -35,7 +36,7 @@ from theodolite.engine import (
     select_layers,
     untouched,
 )
-from theodolite.errors import DomainError, MemoryLimitError, RecordError
+from theodolite.errors import DomainError, MemoryLimitError, RecordError, UnwrittenWarning
 from theodolite.linalg import LeaveOneOut, regression_targets
 from theodolite.measures import representation
 from theodolite.records import Record, load_record, save_record
@@ -177,7 +178,8 @@ def transfer(
         ray: run the models as trials of Ray instead.
         folder: each model's numbers are saved there as soon as they are known, the result at the
             end. With the same examples and options a run that was broken off goes on where it was,
-            and more models may be added; a folder with another run is left as it is.
+            and more models may be added; a folder with another run is left as it is. Where the disk
+            is full the ranking is returned all the same, with a warning.
         overwrite: measure all models anew, and replace whatever run the folder holds.
         progress: called with the share that is done, and a text.
         **keywords: fields of :class:`TransferOptions`.
@@ -217,17 +219,17 @@ def transfer(
     _require_memory(len(probe), chosen)
     share = None if chosen.seconds is None else chosen.seconds / len(sources) * workers
     work = _Work(probe, chosen, prepare, items, share)
-    place = None
+    store = None
     if folder is not None:
-        place = _folder(Path(folder), probe, chosen, overwrite=overwrite)
+        store = _Store(_folder(Path(folder), probe, chosen, overwrite=overwrite))
     kept: dict[str, Record] = {}
     digests: dict[str, str] = {}
     waiting = []
     for name, source in sources.items():
         found = None
-        if place is not None:
+        if store is not None:
             digests[name] = work.digest(name, source)
-            found = None if overwrite else _known(place, name, digests[name])
+            found = None if overwrite else store.known(name, digests[name])
         if found is None:
             waiting.append((name, source))
         else:
@@ -236,10 +238,10 @@ def transfer(
     def keep(job: tuple[str, Source], outcome: Record) -> None:
         name = job[0]
         kept[name] = outcome
-        if place is not None:
+        if store is not None:
             contents = {**outcome.contents, "digest": digests[name]}
             kept[name] = replace(outcome, contents=contents)
-            save_record(kept[name], _place(place, name))
+            store.keep(name, kept[name])
 
     report = progress or (lambda share, text: None)
     if ray is not None:
@@ -251,9 +253,7 @@ def transfer(
         told = "; ".join(f"{name}: {reason}" for name, reason in problems.items())
         raise DomainError(f"models: expected at least one that can be measured, got none: {told}")
     result = Transfer(_joined(sources, kept, problems, probe, chosen, notes))
-    if place is not None:
-        result.save(place, overwrite=True)  # it holds this run, or none
-    return result
+    return result if store is None else store.finish(result)
 
 
 def _folder(wanted: Path, probe: Probe, options: TransferOptions, *, overwrite: bool) -> Path:
@@ -321,18 +321,68 @@ def _require_memory(count: int, options: TransferOptions) -> None:
     warn_of_memory(max(need, limit or 0), available_bytes(torch.device("cpu")), stacklevel=4)
 
 
-def _place(folder: Path, name: str) -> Path:
-    word = "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip("-.")[:40]
-    return folder / "models" / f"{word}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+class _Store:
+    """The folder of a ranking; a disk that is full loses nothing that was measured.
 
+    Args:
+        folder: holds an earlier part of this run, or none.
+    """
 
-def _known(folder: Path, name: str, digest: str) -> Record | None:
-    """The record of a model from an earlier run with the same examples and options."""
-    try:
-        record = load_record(_place(folder, name))
-    except RecordError:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._waiting: dict[str, Record] = {}  # models that are not on disk
+
+    def known(self, name: str, digest: str) -> Record | None:
+        """The record of a model from an earlier run with the same examples and options."""
+        try:
+            record = load_record(self._place(name))
+        except RecordError:
+            return None
+        return record if record.contents.get("digest") == digest else None
+
+    def keep(self, name: str, record: Record) -> None:
+        """Save the numbers of a model, and those that could not be saved before."""
+        warned = bool(self._waiting)
+        self._waiting[name] = record
+        problem = self._problem(self._flush)
+        if problem is not None and not warned:
+            warn(
+                f"{name} is not on disk: {problem}. It stays in memory; other models are measured.",
+                UnwrittenWarning,
+                stacklevel=2,
+            )
+
+    def finish(self, result: Transfer) -> Transfer:
+        """Save the ranking; where that fails, the result says so."""
+        problem = self._problem(lambda: result.save(self._folder, overwrite=True))
+        self._problem(self._flush)
+        if problem is None:
+            return result
+        warn(
+            f"the ranking is not on disk: {problem}. Save it while this process lives: "
+            "result.save(folder).",
+            UnwrittenWarning,
+            stacklevel=3,
+        )
+        return replace(result, unwritten=problem)
+
+    def _flush(self) -> None:
+        for name in list(self._waiting):
+            save_record(self._waiting[name], self._place(name))
+            del self._waiting[name]
+
+    def _problem(self, write: Callable[[], object]) -> str | None:
+        """Why something cannot be written; None where it can."""
+        try:
+            write()
+        except (OSError, RecordError) as error:
+            return str(error)
         return None
-    return record if record.contents.get("digest") == digest else None
+
+    def _place(self, name: str) -> Path:
+        word = "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip("-.")[:40]
+        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+        return self._folder / "models" / f"{word}-{digest}"
 
 
 @dataclass(frozen=True)
