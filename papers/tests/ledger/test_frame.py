@@ -8,9 +8,10 @@ import pytest
 from scipy import stats
 
 from papers.tests.ledger.made_studies import SWEPT, Config, made_study
-from theodolite.errors import DomainError, RecordError, StudyError, UnknownNameError
+from theodolite.errors import DataError, DomainError, RecordError, StudyError, UnknownNameError
 from theodolite_papers.ledger import (
     CORRELATION,
+    RATIO,
     SHARE,
     Claim,
     Measured,
@@ -110,13 +111,15 @@ class TestVerdicts:
 
     def test_a_bound_of_ours_never_fails_the_paper(self):
         claim = made_study().claims[0]
-        verdict = judge_claim(claim, "lite", results_of(1, 2), own_bound=True)
-        assert verdict.status == "undecided"
-        assert "a bound of ours" in str(verdict)
-        one = judge_claim(claim, "lite", results_of(1), own_bound=True)
+        excuse = "misses a bound of ours"
+        verdict = judge_claim(claim, "lite", results_of(1, 2), excuse=excuse)
+        assert str(verdict) == "undecided (misses a bound of ours)"
+        one = judge_claim(claim, "lite", results_of(1), excuse=excuse)
         assert str(one) == "one seed: misses a bound of ours"
-        held = judge_claim(claim, "lite", results_of(103, 103.1), own_bound=True)
+        held = judge_claim(claim, "lite", results_of(103, 103.1), excuse=excuse)
         assert held.status == "holds"
+        some = judge_claim(claim, "lite", results_of(90, 90, 90, 90, 102.1), excuse=excuse)
+        assert str(some) == "undecided (misses a bound of ours on some runs)"
 
     def test_settings_that_disagree_are_mixed(self):
         """Each setting has its own interval over seeds; noise between seeds is not mixed."""
@@ -168,14 +171,18 @@ class TestVerdicts:
 
     @pytest.mark.parametrize(
         ("possible", "values", "ends"),
-        [(CORRELATION, (0.6, 1.0, 1.0), (0.29, 1)), (SHARE, (0.0, 0.5, 1.0), (0, 1))],
+        [
+            (CORRELATION, (0.6, 1.0, 1.0), (0.29, 1)),
+            (SHARE, (0.0, 0.5, 1.0), (0, 1)),
+            (RATIO, (1.0, 10.0, 100.0), (10 / 304, 3040)),
+        ],
     )
     def test_intervals_end_at_values_that_are_possible(self, possible, values, ends):
         def check(runs):
             return decided(above("value", runs.mean("value"), possible=possible))
 
         decider = judge_claim(Claim("x", "value", check), "lite", results_of(*values)).decider
-        assert (decider.low, decider.high) == pytest.approx(ends, abs=0.01)
+        assert (decider.low, decider.high) == pytest.approx(ends, rel=0.01, abs=0.01)
 
     def test_a_share_of_all_networks_has_an_exact_interval(self):
         share = share_condition("share", [True] * 46, 0.9)
@@ -280,6 +287,16 @@ class TestRuns:
         run_study(made_study(), results=tmp_path)
         assert not kept.exists()
         assert len(load_results(tmp_path, study, "lite")) == 5
+
+    def test_what_ends_every_run_is_said_once(self, tmp_path, findable):
+        def without_data(config, trial):
+            raise DataError("mnist: expected mnist.npz, which does not exist")
+
+        study = findable(made_study(measure=without_data))
+        with pytest.raises(StudyError) as raised:
+            run_study(study, results=tmp_path)
+        reason = "DataError: mnist: expected mnist.npz, which does not exist"
+        assert str(raised.value) == f"{study.id}: no run could be made: {reason}"
 
     def test_an_interrupted_run_keeps_what_was_done(self, tmp_path, findable):
         def interrupted(config, trial):

@@ -80,8 +80,9 @@ def test_memorizes_from_a_sigma_on():
     ("found", "holds"),
     [
         ([0.5, 0.4, 0.3, 0.2], True),
-        ([0.5, 0.4, 0.2, 0.38], False),  # ranks
-        ([0.5, 0.4, 0.39, 0.36], False),  # less than 15 % below
+        ([0.5, 0.4, 0.39, 0.36], True),  # the paper names no margin
+        ([0.1, 0.4, 0.2, 0.38], False),  # ranks
+        ([0.5, 0.2, 0.1, 0.3], False),  # not lower at the largest
     ],
 )
 def test_alignment_falls(found, holds):
@@ -106,12 +107,9 @@ def test_standard_claims_are_those_asked_for():
     assert [claim.id for claim in claims] == [f"mehta2021.x.{n}" for n in ("test", "fit", "logit")]
 
 
-@pytest.mark.parametrize(("share", "holds"), [(0.05, True), (0.75, False)])
-def test_representations_fall_by_the_share_that_is_asked_for(share, holds):
+def test_representations_fall():
     runs = results(best_test=[0.9, 0.8, 0.5, 0.4], representation_end=[0.4, 0.39, 0.35, 0.3])
-    claim = representation_claim("mehta2021.x", share)
-    assert claim.check(runs).holds is holds
-    assert f"by {100 * share:g} %" in claim.text
+    assert representation_claim("mehta2021.x").check(runs).holds
 
 
 @pytest.mark.parametrize(("since", "where"), [(None, "the largest sigma"), (1.0, "sigma 1 and")])

@@ -14,6 +14,7 @@ from theodolite_papers.ledger import (
     above,
     correlation_threshold,
     decided,
+    fisher_interval,
     inside,
     outcome,
     pearson,
@@ -171,10 +172,12 @@ def _test_better(runs: Results) -> Outcome:
 def _sets_agree(runs: Results) -> Outcome:
     r = _entry(coefficients(runs), "cka_train", "cka_test")
     debiased = _entry(coefficients(runs, DEBIASED), "cka_train", "cka_test")
-    return decided(above("correlation", r, 0.8, possible=CORRELATION), debiased=debiased)
+    least, _ = fisher_interval(_PRINTED["cka_train.cka_test"], _PRINTED_RUNS)
+    return decided(above("correlation", r, least, possible=CORRELATION), debiased=debiased)
 
 
 _SETS = ("train", "test")
+_PRINTED_RUNS = 36
 _PRINTED = _entries(PUBLISHED)
 
 CLAIMS = (
@@ -185,7 +188,7 @@ CLAIMS = (
         _whole_table,
         scope="all",
         sizes=(),
-        published={"kept": 36, "threshold": 0.329, **_PRINTED},
+        published={"kept": _PRINTED_RUNS, "threshold": 0.329, **_PRINTED},
     ),
     grid_claim(
         "table1-debiased",
@@ -234,25 +237,21 @@ CLAIMS = (
         fragile="large batches take fewer steps at equal epochs, so that short training makes them "
         "worse",
     ),
-    grid_claim(
-        "table1-average-train",
-        "on training examples, layer-averaged CKA correlates more with test accuracy than "
-        "last-layer CKA",
-        partial(_average_better, examples="train"),
-        sizes=LARGE,
-        published={"average_train_max": 0.828, "last_train": 0.528},
-        fragile="the outcome depends on how maps are reduced to vectors, which the paper does not "
-        "say; max-pooling is judged, the others are shown",
-    ),
-    grid_claim(
-        "table1-average-test",
-        "on test examples, layer-averaged CKA correlates more with test accuracy than last-layer "
-        "CKA",
-        partial(_average_better, examples="test"),
-        sizes=LARGE,
-        published={"average_test_max": 0.920, "last_test": 0.850},
-        fragile="the outcome depends on how maps are reduced to vectors, which the paper does not "
-        "say; max-pooling is judged, the others are shown",
+    *(
+        grid_claim(
+            f"table1-average-{examples}",
+            f"on {name} examples, layer-averaged CKA correlates more with test accuracy than "
+            "last-layer CKA",
+            partial(_average_better, examples=examples),
+            sizes=LARGE,
+            published={
+                f"average_{examples}_max": _PRINTED[f"average_cka_{examples}.accuracy"],
+                f"last_{examples}": _PRINTED[f"cka_{examples}.accuracy"],
+            },
+            fragile="the outcome depends on how maps are reduced to vectors, which the paper does "
+            "not say; max-pooling is judged, the others are shown",
+        )
+        for examples, name in (("train", "training"), ("test", "test"))
     ),
     grid_claim(
         "table1-test",
@@ -264,7 +263,8 @@ CLAIMS = (
     ),
     grid_claim(
         "table1-sets",
-        "last-layer CKA on training and test set correlate above 0.8",
+        "last-layer CKA on training and test set correlate as printed: 0.87, or at least 0.76, the "
+        "lower end of its 95 % interval over 36 runs",
         _sets_agree,
         published={"correlation": 0.870},
     ),

@@ -27,6 +27,7 @@ from theodolite_papers.lab.models import mlp, ntk_mlp
 from theodolite_papers.lab.training import Recipe, Squared, TrainingLog, TrainingState, train
 from theodolite_papers.ledger import (
     LARGE,
+    RATIO,
     Claim,
     Line,
     Measured,
@@ -311,7 +312,9 @@ def _power_gathers(run: Result) -> Outcome:
 def _gap_opens(run: Result) -> Outcome:
     start, end = run["gap_train_start"], run["gap_train_end"]
     test = {"test_start": run["gap_test_start"], "test_end": run["gap_test_end"]}
-    return decided(above("growth", end / start, 2, strict=False), start=start, end=end, **test)
+    return decided(
+        above("growth", end / start, 2, strict=False, possible=RATIO), start=start, end=end, **test
+    )
 
 
 def _rank_falls(run: Result) -> Outcome:
@@ -325,7 +328,9 @@ def _share_of_readout(runs: Results) -> Outcome:
         return outcome(None, runs=0)
     run = chosen.runs[0]
     start, end = run["norm_share_train_start"], run["norm_share_train_end"]
-    return decided(above("growth", end / start, 2, strict=False), start=start, end=end)
+    return decided(
+        above("growth", end / start, 2, strict=False, possible=RATIO), start=start, end=end
+    )
 
 
 def _dominates(share: str) -> Callable[[Result], Outcome]:

@@ -13,6 +13,7 @@ from theodolite_papers.ledger._checks import (
 )
 from theodolite_papers.ledger._claims import (
     CORRELATION,
+    RATIO,
     SHARE,
     Check,
     Claim,
@@ -65,6 +66,7 @@ from theodolite_papers.ledger._site import write_site
 from theodolite_papers.ledger._statistics import (
     correlation_interval,
     correlation_threshold,
+    fisher_interval,
     pass_rate,
     pearson,
     spearman,
@@ -85,6 +87,7 @@ __all__ = [
     "CORRELATION",
     "LARGE",
     "PAPERS",
+    "RATIO",
     "SHARE",
     "SIZES",
     "Bars",
@@ -124,6 +127,7 @@ __all__ = [
     "differences",
     "exceeds",
     "find_study",
+    "fisher_interval",
     "in_order",
     "inside",
     "judge_claim",

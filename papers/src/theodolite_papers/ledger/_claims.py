@@ -13,10 +13,11 @@ from typing import Literal
 import numpy as np
 
 from theodolite_papers.ledger._results import LARGE, Number, Numbers, Results
-from theodolite_papers.ledger._statistics import pass_rate, student_interval
+from theodolite_papers.ledger._statistics import fisher_interval, pass_rate, student_interval
 
 __all__ = [
     "CORRELATION",
+    "RATIO",
     "SHARE",
     "Check",
     "Claim",
@@ -37,7 +38,8 @@ __all__ = [
 ]
 
 Scope = Literal["run", "seed", "all"]
-CORRELATION, SHARE = (-1.0, 1.0), (0.0, 1.0)  # possible values: an interval never ends beyond them
+# Possible values: an interval never ends beyond them. That of a ratio is one of its logarithm.
+CORRELATION, SHARE, RATIO = (-1.0, 1.0), (0.0, 1.0), (0.0, math.inf)
 
 
 @dataclass(frozen=True)
@@ -241,9 +243,7 @@ def share_condition(
 
 def rank_condition(name: str, rank: float, count: int, bound: float) -> Condition:
     """The condition that a rank correlation over networks is large, with Fisher's 95 % interval."""
-    half = 1.96 * 1.03 / math.sqrt(count - 3) if count > 3 else math.inf
-    centre = math.atanh(min(max(rank, -0.999999), 0.999999))
-    interval = math.tanh(centre - half), math.tanh(centre + half)
+    interval = fisher_interval(rank, count, inflation=1.03)
     return Condition(name, rank, bound, strict=False, interval=interval, unit=f"{count} networks")
 
 

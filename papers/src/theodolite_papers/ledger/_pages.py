@@ -15,7 +15,7 @@ from theodolite_papers.ledger._published import (
     SOURCES,
     Setting,
     differences,
-    has_own_bound,
+    excuse_of,
     origin_of,
     setting_text,
     settings_of,
@@ -265,7 +265,7 @@ def _sized(root: str | os.PathLike[str], study: Study, size: str) -> Sized:
     if size in study.configs:
         results = own_results(study, size, load_results(root, study, size))
     verdicts = [
-        judge_claim(claim, size, results, study.repeat, own_bound=has_own_bound(study, claim.id))
+        judge_claim(claim, size, results, study.repeat, excuse=excuse_of(study, claim.id, size))
         for claim in study.claims
     ]
     return Sized.of(study, size, results, verdicts)

@@ -53,7 +53,7 @@ __all__ = [
     "core_ratio",
     "differences",
     "estimated_hours",
-    "has_own_bound",
+    "excuse_of",
     "headlines_of",
     "is_as_published",
     "lesson_of",
@@ -83,12 +83,15 @@ class Origin:
         note: what was weakened, or why.
         own_bound: whether the bound that decides is ours and the paper names none: missing it is
             never the paper's failure.
+        printed_number: whether the bound is a number that the paper prints: missing it at other
+            settings than the paper's is no failure.
     """
 
     source: str
     section: str = ""
     note: str = ""
     own_bound: bool = False
+    printed_number: bool = False
 
 
 @dataclass(frozen=True)
@@ -196,10 +199,14 @@ def origin_of(study: Study, claim: str) -> Origin | None:
     return None if entry is None else Origin(**entry)
 
 
-def has_own_bound(study: Study, claim: str) -> bool:
-    """Whether the bound of a claim is ours, in the place of words of the paper."""
+def excuse_of(study: Study, claim: str, size: str) -> str:
+    """Why missing the bound of a claim is not the paper's failure at this size; empty if it is."""
     origin = origin_of(study, claim)
-    return origin is not None and origin.source != "ours" and origin.own_bound
+    if origin is None or origin.source == "ours":
+        return ""
+    if origin.printed_number and size != "published":
+        return "misses a number that is printed for other settings"
+    return "misses a bound of ours" if origin.own_bound else ""
 
 
 def headlines_of(paper: str) -> Mapping[str, str]:

@@ -33,8 +33,8 @@ from theodolite.sweeps import (
     run_in_processes,
     run_on_ray,
 )
-from theodolite_papers.ledger._published import has_own_bound
-from theodolite_papers.ledger._results import Measured, Result, Results, run_label
+from theodolite_papers.ledger._published import excuse_of
+from theodolite_papers.ledger._results import Measured, Result, Results, counted, run_label
 from theodolite_papers.ledger._study import Study, Trial, find_study
 from theodolite_papers.ledger._verdicts import Verdict, judge_claim
 
@@ -111,7 +111,7 @@ def judge_study(study: Study | str, size: str, results: Results) -> list[Verdict
     found.config_at(size)
     runs = own_results(found, size, results)
     return [
-        judge_claim(claim, size, runs, found.repeat, own_bound=has_own_bound(found, claim.id))
+        judge_claim(claim, size, runs, found.repeat, excuse=excuse_of(found, claim.id, size))
         for claim in found.claims
     ]
 
@@ -294,6 +294,8 @@ class RunFolder:
             (folder / _ERROR).write_text(failure.reason + "\n", encoding="utf-8")
         if failures:
             told = "; ".join(_reasons(failures)[:3])
+            if len(failures) == len(waiting):
+                raise StudyError(f"{self.study.id}: no run could be made: {told}")
             raise StudyError(
                 f"{self.study.id}: {len(failures)} of {len(waiting)} runs failed ({told}); the "
                 f"others are in {self.root} beside the errors of these, and running it again tries "
@@ -308,7 +310,10 @@ def _reasons(failures: Sequence[Failure]) -> list[str]:
         runs.setdefault(one.reason, []).append(run_label(one.job.seed, one.job.point))
     if len(runs) == 1 and len(failures) > 1:
         return list(runs)
-    return [f"{', '.join(labels)}: {reason}" for reason, labels in runs.items()]
+    return [
+        f"{counted(len(labels), 'run') if len(labels) > 2 else ', '.join(labels)}: {reason}"
+        for reason, labels in runs.items()
+    ]
 
 
 def load_results(root: str | os.PathLike[str], study: Study, size: str) -> Results:

@@ -12,6 +12,7 @@ from theodolite_papers.ledger._results import Numbers
 __all__ = [
     "correlation_interval",
     "correlation_threshold",
+    "fisher_interval",
     "pass_rate",
     "pearson",
     "spearman",
@@ -68,6 +69,18 @@ def _correlation(
     if len(a) < 2 or any(np.ptp(v) <= _ROUNDING * np.abs(v).max() for v in (a, b)):
         return math.nan
     return float(np.corrcoef(read(a), read(b))[0, 1])
+
+
+def fisher_interval(correlation: float, count: int, inflation: float = 1.0) -> tuple[float, float]:
+    """95 % interval of a correlation over so many pairs; ranks need an inflation of 1.03.
+
+    Example:
+        >>> [round(end, 3) for end in fisher_interval(0.87, 36)]
+        [0.759, 0.932]
+    """
+    half = 1.96 * inflation / math.sqrt(count - 3) if count > 3 else math.inf
+    centre = math.atanh(min(max(correlation, -0.999999), 0.999999))
+    return math.tanh(centre - half), math.tanh(centre + half)
 
 
 def correlation_threshold(runs: int, level: float = 0.05) -> float:

@@ -2,6 +2,7 @@
 
 from theodolite.sweeps import Space
 from theodolite_papers.ledger import (
+    RATIO,
     Claim,
     Measured,
     Outcome,
@@ -53,7 +54,9 @@ def _inside(runs: Results) -> Outcome:
 def _grown(runs: Results) -> Outcome:
     height, initial = runs["height"][0], runs["initial"][0]
     return decided(
-        above("ratio", height / initial, 3, strict=False), trained=height, initial=initial
+        above("ratio", height / initial, 3, strict=False, possible=RATIO),
+        trained=height,
+        initial=initial,
     )
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from theodolite.sweeps import Space
 from theodolite_papers.ledger import (
     LARGE,
+    RATIO,
     Claim,
     Line,
     Measured,
@@ -130,8 +131,8 @@ def _rises(runs: Results) -> Outcome:
     early, final = runs["early"][0], runs["height"][0]
     start = float(runs.array("curves")[0, 0].max())
     return decided(
-        above("early_over_start", early / start, 1.5),
-        above("early_over_final", early / final, 0.5, strict=False),
+        above("early_over_start", early / start, 1.5, possible=RATIO),
+        above("early_over_final", early / final, 0.5, strict=False, possible=RATIO),
         start=start,
         early=early,
         final=final,

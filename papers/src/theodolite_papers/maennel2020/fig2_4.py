@@ -8,6 +8,7 @@ import numpy as np
 
 from theodolite.measures.covariance import transfer_function
 from theodolite_papers.ledger import (
+    RATIO,
     Check,
     Claim,
     Line,
@@ -160,7 +161,7 @@ def _below(factor: float, base: str, shown: str, labels: str) -> Check:
 
     def check(runs: Results) -> Outcome:
         own, other = runs.mean(f"{labels}_end"), runs.mean(base.format(labels=labels))
-        ratio = below(f"misalignment over {shown}", own / other, factor)
+        ratio = below(f"misalignment over {shown}", own / other, factor, possible=RATIO)
         return decided(ratio, **{"misalignment": own, shown: other})
 
     return check
@@ -181,7 +182,7 @@ def _damped_top(runs: Results, labels: str) -> Outcome:
 
 def _spread_grows(runs: Results, labels: str) -> Outcome:
     growth = runs.mean(f"{labels}_spread_end") / runs.mean(f"{labels}_spread_start")
-    return decided(above("growth", growth, 1))
+    return decided(above("growth", growth, 1, possible=RATIO))
 
 
 def _unimodal(labels: str) -> Check:

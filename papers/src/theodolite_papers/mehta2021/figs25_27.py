@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from theodolite_papers.ledger import (
     CORRELATION,
+    RATIO,
     Claim,
     Outcome,
     Results,
@@ -33,8 +34,8 @@ def _start(runs: Results) -> Outcome:
     top, rep = values(run, "top_start"), values(run, "representation_start")
     ranks = spearman(sigma, top), spearman(sigma, rep)
     return decided(
-        below("top_rank", ranks[0], -0.7, strict=False, possible=CORRELATION),
-        below("representation_rank", ranks[1], -0.7, strict=False, possible=CORRELATION),
+        below("top_rank", ranks[0], possible=CORRELATION),
+        below("representation_rank", ranks[1], possible=CORRELATION),
         above("top_drop", top[0] - top[-1]),
         above("representation_drop", rep[0] - rep[-1]),
         top_smallest=top[0],
@@ -49,7 +50,7 @@ def _saturates(runs: Results) -> Outcome:
     train, norm = values(run, "train"), values(run, "relative_norm_start")
     return decided(
         above("train: best minus largest sigma", train.max() - train[-1]),
-        above("norm_ratio", norm[0] / norm[-1], 100, strict=False),
+        above("norm_ratio", norm[0] / norm[-1], 100, strict=False, possible=RATIO),
         train_largest_sigma=train[-1],
         train_best=train.max(),
         norm_smallest_sigma=norm[0],

@@ -27,7 +27,7 @@ STUDY = family_study(
         claims=(
             *standard_claims(_ID, 0.05, ("fit", "hidden", "top")),
             memorization_claim(_ID),
-            representation_claim(_ID, 0.75),
+            representation_claim(_ID),
         ),
         panels=(
             *("hidden", "hidden_contrast", "top", "test", "train"),

@@ -16,6 +16,7 @@ from theodolite_papers.lab.training import (
     train,
 )
 from theodolite_papers.ledger import (
+    RATIO,
     Bars,
     Claim,
     Measured,
@@ -140,7 +141,7 @@ def _scaled(runs: Results) -> Outcome:
     logit = run["softmax_base_logit_start"], run["softmax_scaled_logit_start"]
     return decided(
         above("cost", base - scaled, 0.03, strict=False),
-        below("logit_ratio", logit[1] / logit[0], 0.85, strict=False),
+        below("logit_ratio", logit[1] / logit[0], 0.85, strict=False, possible=RATIO),
         base=base,
         scaled=scaled,
         base_logit=logit[0],
