@@ -58,6 +58,7 @@ def _variations(trained):
     areas = {**trained, "linear": 0.5, "sgd": 0.5, "batch 32": 0.5}
     for name, area in areas.items():
         numbers[f"dominance: {name}"] = 0.9
+        numbers[f"loss: {name}"] = 0.2
         for subset in ("train", "test"):
             numbers[f"{subset}: trained: {name}"] = area
             numbers[f"{subset}: initial: {name}"] = 0.05
@@ -72,6 +73,9 @@ def test_fig6_every_configuration_must_rise():
     assert [status(study, name, runs) for name in names] == ["holds"] * 4
     lower = made_runs(numbers | {"train: trained: batch 32": 0.09}, notes=notes)
     assert [status(study, name, lower) for name in names] == ["holds", "fails", "holds", "holds"]
+    guessing = {"train: trained: batch 32": 0.09, "loss: batch 32": 1.001}
+    left_out = made_runs(numbers | guessing, notes=notes)
+    assert [status(study, name, left_out) for name in names] == ["holds"] * 4
     lower = made_runs(numbers | {"test: initial: depth 2": 0.6}, notes=notes)
     assert [status(study, name, lower) for name in names] == ["holds", "holds", "fails", "holds"]
 
@@ -98,7 +102,8 @@ def test_fig6_a_fall_in_every_run_is_a_trend_too():
 def test_fig6_curves_may_not_dip_below_the_input(dip, verdict):
     """The input, then a network before and after training; one threshold of the last dips."""
     curves = np.array([[1.0, 0.5, 0.1], [1.0, 0.2, 0.0], [1.0, 0.8, 0.1 - dip]])
-    runs = made_runs({}, arrays={"train": curves})
+    notes = {"configurations": "depth 1"}
+    runs = made_runs({"loss: depth 1": 0.2}, arrays={"train": curves}, notes=notes)
     assert status(figs6_17_18.STUDY, "curves", runs) == verdict
 
 
