@@ -41,6 +41,7 @@ __all__ = [
     "context",
     "possible_values",
     "rank_table",
+    "wrong_answers",
 ]
 
 DATA = ("digits", "mnist", "cifar10", "fashion_mnist", "cancer", "parity", "addition", "text")
@@ -186,14 +187,23 @@ def _false_alarms(sample: Sample, rule: str) -> float:
 # Of the verdict: columns "answer" and "truth" as codes of ANSWERS and TRUTHS.
 
 
-def _wrong_learning(sample: Sample, _: str) -> float:
-    said = sample.where(sample["answer"] == ANSWERS.index("learning"))
-    return _mean(said["truth"] == TRUTHS.index("memorised"))
+_WRONG = {
+    "wrong_learning": ("learning", "memorised"),
+    "wrong_memorising": ("memorising", "learned"),
+}
 
 
-def _wrong_memorising(sample: Sample, _: str) -> float:
-    said = sample.where(sample["answer"] == ANSWERS.index("memorising"))
-    return _mean(said["truth"] == TRUTHS.index("learned"))
+def wrong_answers(sample: Sample, statistic: str) -> np.ndarray | None:
+    """Of every network with an answer whether it is wrong; None of other statistics."""
+    if statistic not in _WRONG:
+        return None
+    answer, truth = _WRONG[statistic]
+    said = sample.where(sample["answer"] == ANSWERS.index(answer))
+    return np.asarray(said["truth"] == TRUTHS.index(truth))
+
+
+def _share_of_wrong(statistic: str) -> Statistic:
+    return lambda sample, _: _mean(wrong_answers(sample, statistic))
 
 
 def _undecided(sample: Sample, _: str) -> float:
@@ -223,8 +233,7 @@ STATISTICS: Mapping[str, Statistic] = {
     "lost": _lost,
     "lost_harmed": _lost_harmed,
     "false_alarms": _false_alarms,
-    "wrong_learning": _wrong_learning,
-    "wrong_memorising": _wrong_memorising,
+    **{statistic: _share_of_wrong(statistic) for statistic in _WRONG},
     "undecided": _undecided,
     "regret": _regret,
 }

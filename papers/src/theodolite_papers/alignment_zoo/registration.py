@@ -9,22 +9,20 @@ and its digest covers the sentence with its threshold.
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Any
 
 from theodolite_papers.alignment_zoo.alarms import AlarmRule
-from theodolite_papers.alignment_zoo.judging import STATISTICS, Sample, possible_values
-from theodolite_papers.alignment_zoo.predictors import Predictor
-from theodolite_papers.ledger import (
-    Outcome,
-    above,
-    below,
-    decided,
-    outcome,
-    shown_as,
+from theodolite_papers.alignment_zoo.judging import (
+    STATISTICS,
+    Sample,
+    possible_values,
+    wrong_answers,
 )
+from theodolite_papers.alignment_zoo.predictors import Predictor
+from theodolite_papers.ledger import Outcome, above, below, decided, outcome, pass_rate, shown_as
 
 __all__ = ["Hypothesis", "Registered", "registered"]
 
@@ -72,6 +70,10 @@ class Hypothesis:
             assert self.at_most is not None
             bound = below(name, value, self.at_most, strict=False, possible=possible)
             leads = [below(f"{name} minus {other}", value - o) for other, o in known.items()]
+        wrong = wrong_answers(sample, self.statistic)
+        if wrong is not None:  # none of a few is not none of all: an exact interval
+            interval = pass_rate(int(wrong.sum()), len(wrong))
+            bound = replace(bound, interval=interval, unit=f"{len(wrong)} networks")
         return shown_as(decided(bound, *leads), **numbers)
 
 
