@@ -1,6 +1,6 @@
 """Figures 1, 7, 10, 11: positive and negative transfer, and the activations behind them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -259,6 +259,15 @@ _REDUCED = Cases(
     ),
 )
 _TINY = Images(pool=4)
+_NEGATIVE = Transfer(
+    Network(conv_layers=2, units=16, init_scale=1.218),
+    Stage(500, 2, steps=400),
+    Stage(500, steps=200),
+    0.012,
+    100,
+    _TINY,
+    200,
+)
 _LITE = Cases(
     positive=Transfer(
         Network(units=256, init_scale=0.518),
@@ -269,24 +278,8 @@ _LITE = Cases(
         _TINY,
         200,
     ),
-    negative=Transfer(
-        Network(conv_layers=2, units=16, init_scale=1.218),
-        Stage(500, 2, steps=400),
-        Stage(500, steps=200),
-        0.012,
-        100,
-        _TINY,
-        200,
-    ),
-    wide=Transfer(
-        Network(conv_layers=2, units=512, init_scale=1.218),
-        Stage(500, 2, steps=400),
-        Stage(500, steps=200),
-        0.012,
-        100,
-        _TINY,
-        200,
-    ),
+    negative=_NEGATIVE,
+    wide=replace(_NEGATIVE, network=Network(conv_layers=2, units=512, init_scale=1.218)),
     activation_images=200,
 )
 _SMOKE = Transfer(
