@@ -43,6 +43,18 @@ def test_a_product_of_signs_is_seen_by_neighbours_alone(generator):
     assert probe_accuracy(x, labels) < 0.65  # a line that cuts off one corner gets a little more
 
 
+@pytest.mark.parametrize("width", [0, 20, 200], ids=["constant", "narrow", "wide"])
+def test_random_labels_reach_chance_and_not_less(width, generator):
+    """An example that is left out makes its class rarer, which must not count against it."""
+    found = []
+    for _ in range(30):
+        labels = (torch.arange(100) % 10)[torch.randperm(100, generator=generator)]
+        x = torch.randn(100, max(width, 1), generator=generator) * (width > 0)
+        found.append(probe_accuracy(x, labels).item())
+    # Five standard errors of the mean of 30 shares of 100 examples, correlated ones included.
+    assert abs(sum(found) / 30 - 0.1) < 0.03
+
+
 @pytest.mark.parametrize("shape", [(30, 4), (20, 50)], ids=["narrow", "wide"])
 def test_features_their_kernel_and_one_kernel_for_each_output_predict_alike(shape, generator):
     labels = torch.arange(shape[0]) % 3

@@ -211,8 +211,11 @@ def regression_error(gram, targets):
 
 
 def regression_accuracy(gram, labels):
-    predicted = _best_left_out(gram, np.eye(labels.max() + 1)[labels])[2]
-    return np.mean(predicted.argmax(1) == labels)
+    y = np.eye(labels.max() + 1)[labels]
+    predicted = _best_left_out(gram, y)[2]
+    others = np.array([np.delete(y, i, 0).mean(0) for i in range(len(y))])
+    fair = predicted - others + y.mean(0)  # the class of an example is no rarer than before
+    return np.mean(fair.round(9).argmax(1) == labels)
 
 
 REFERENCES = {

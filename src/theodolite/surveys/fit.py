@@ -15,7 +15,7 @@ from torch import Tensor
 from theodolite.advice.reasons import reason
 from theodolite.engine import per_example_loss
 from theodolite.errors import ShapeError, TheodoliteError
-from theodolite.linalg import LeaveOneOut, double_center
+from theodolite.linalg import LeaveOneOut, double_center, expected_right
 from theodolite.measures import kernel, representation
 from theodolite.records import Estimate, Note
 from theodolite.surveys.context import LayerFeatures, SurveyContext
@@ -185,8 +185,8 @@ def _left_out(features: LayerFeatures, targets: Targets) -> _Probed:
     if targets.labels is not None:
         found = _probe(few, targets.labels.to(few.gram.device))
         assert found.classes is not None
-        guesses = found.classes[found.predictions.argmax(1)]
-        return _Probed((guesses.cpu() == targets.labels).double(), 0.0)
+        classes = (targets.labels.to(few.gram.device).unsqueeze(1) == found.classes).double()
+        return _Probed(expected_right(found.predictions, classes).double().cpu(), 0.0)
     columns = _fewer(targets.columns.to(few.gram.device))
     found, n = _probe(few, columns), len(columns)
     plain = columns - (columns.sum(0) - columns) / (n - 1)

@@ -73,9 +73,11 @@ def regression_accuracy(
 ) -> Float[Tensor, ""]:
     r"""Share of examples that kernel regression on all the others classifies rightly.
 
-    .. math:: \frac1n \sum_i \bigl[\arg\max_c (\hat y_{-i})_c = c_i\bigr]
+    .. math:: \frac1n \sum_i \bigl[\arg\max_c (\hat y_{-i} - \bar y_{-i} + \bar y)_c = c_i\bigr]
 
-    The regression of :func:`regression_error`, of one-hot labels.
+    The regression of :func:`regression_error`, of one-hot labels. The mean :math:`\bar y_{-i}` of
+    the other labels has fewer of the example's own class than that of all; the difference is taken
+    off, so that random labels reach chance.
 
     Range: [0, 1].
     Invariant to: a scale of the kernel; a constant added to it.

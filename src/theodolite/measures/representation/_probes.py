@@ -131,13 +131,14 @@ def probe_accuracy(
 ) -> Float[Tensor, ""]:
     r"""Share of examples that a linear probe trained on all the others classifies rightly.
 
-    .. math:: \frac1n \sum_i \Bigl[\arg\max_c \Bigl(y_i - \frac{y_i - \hat y_i}{1 - h_i}\Bigr)_c
-              = c_i\Bigr]
+    .. math:: \frac1n \sum_i \Bigl[\arg\max_c \Bigl(y_i - \frac{y_i - \hat y_i}{1 - h_i}
+              - \bar y_{-i} + \bar y\Bigr)_c = c_i\Bigr]
 
     Ridge regression of one-hot labels on centred features. What it predicts for an example that it
-    has not seen follows from one fit :math:`\hat y` and the leverages :math:`h`. The ridge is the
-    one of 15 between 1e-5 and 100 mean eigenvalues of the kernel with the smallest leave-one-out
-    error.
+    has not seen follows from one fit :math:`\hat y` and the leverages :math:`h`. The mean
+    :math:`\bar y_{-i}` of the other labels has fewer of the example's own class than that of all;
+    the difference is taken off, so that random labels reach chance. The ridge is the one of 15
+    between 1e-5 and 100 mean eigenvalues of the kernel with the smallest leave-one-out error.
 
     Range: [0, 1].
     Invariant to: rotations, shifts and a common scale of the features.
