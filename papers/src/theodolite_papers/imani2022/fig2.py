@@ -157,5 +157,4 @@ STUDY = Study(
     stand_in={
         "lite": "8x8 digits 0 and 1 for MNIST's, 400 epochs",
     },
-    not_run={"published": "no accelerator time so far; the reduced size has 300 of 1,000 epochs"},
 )

@@ -137,7 +137,6 @@ _BASE = family_study(
         lite_data="CIFAR-10 shrunk to 8x8, 200 + 200 images of each class; 256 hidden units, rate "
         "0.1; sigma up to 1",
         large_remark=UNTIL_FIT,
-        not_run="no accelerator time so far; the reduced size has 20,000 of 50,000 images",
     )
 )
 STUDY = replace(
