@@ -650,6 +650,16 @@ def test_a_folder_that_its_last_holder_removes_is_made_again(tmp_path):
     assert load_record(folder).contents["kind"] == "survey"
 
 
+def test_a_step_that_is_gone_is_said_unless_it_is_the_last(tmp_path):
+    save_run(history_of(*(step_of(number, 1) for number in range(3))), tmp_path)
+    steps = tmp_path / "steps"
+    (steps / f"{2:010d}" / "record.json").unlink()  # as a killed process leaves it
+    assert [s.contents["step"] for s in load_run(tmp_path).steps] == [0, 1]
+    (steps / f"{1:010d}" / "record.json").unlink()
+    with pytest.warns(UserWarning, match=r"left out, since there is no record\.json: 0000000001"):
+        assert [s.contents["step"] for s in load_run(tmp_path).steps] == [0]
+
+
 def test_a_history_waits_for_a_full_disk(tmp_path, full_disk):
     writer = HistoryWriter(tmp_path / "run")
     writer.write(history_of(step_of(0, 1)))

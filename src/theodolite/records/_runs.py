@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from warnings import warn
 
 from theodolite.errors import RecordError
 from theodolite.records._disk import made_folder
@@ -23,6 +24,7 @@ from theodolite.records._files import (
     packed_record,
 )
 from theodolite.records._layout import require_history_head, require_survey
+from theodolite.records._words import listed
 
 __all__ = [
     "HistoryWriter",
@@ -226,8 +228,8 @@ class HistoryWriter:
 def load_run(folder: str | os.PathLike[str], *, max_bytes: int | None = LARGEST_RECORD) -> Run:
     """Read a survey or a history back, checked.
 
-    A step of a history whose first record was never committed is left out: that is what a killed
-    process leaves behind. Damage raises.
+    The last step of a history is left out if it has no record: that is what a killed process leaves
+    behind. One before it that has none is left out with a warning. Damage raises.
 
     Args:
         folder: that it was saved in.
@@ -267,7 +269,15 @@ def _read_run(head: Record, folder: str | os.PathLike[str], max_bytes: int | Non
     below = Path(folder) / _steps_name(head, folder)
     contents = {key: value for key, value in head.contents.items() if key != _STEPS_KEY}
     head = require_history_head(_in_current_terms(replace(head, contents=contents)), folder)
-    committed = [path for path in sorted(below.glob("*")) if (path / "record.json").exists()]
+    places = sorted(below.glob("*/"))
+    committed = [path for path in places if (path / "record.json").exists()]
+    lost = [path.name for path in places[:-1] if path not in committed]
+    if lost:
+        warn(
+            f"{below}: left out, since there is no record.json: {listed(lost, most=5)}. The files "
+            "were removed, or a process was killed while it wrote them.",
+            stacklevel=3,
+        )
     steps = [
         require_survey(
             _in_current_terms(load_record(path, max_bytes=max_bytes)), path, of_history=True
