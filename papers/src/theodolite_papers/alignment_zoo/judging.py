@@ -35,6 +35,7 @@ __all__ = [
     "NOISE",
     "STATISTICS",
     "TRUTHS",
+    "WRONG",
     "Sample",
     "Statistic",
     "area_table",
@@ -187,17 +188,15 @@ def _false_alarms(sample: Sample, rule: str) -> float:
 # Of the verdict: columns "answer" and "truth" as codes of ANSWERS and TRUTHS.
 
 
-_WRONG = {
+WRONG = {
     "wrong_learning": ("learning", "memorised"),
     "wrong_memorising": ("memorising", "learned"),
 }
 
 
-def wrong_answers(sample: Sample, statistic: str) -> np.ndarray | None:
-    """Of every network with an answer whether it is wrong; None of other statistics."""
-    if statistic not in _WRONG:
-        return None
-    answer, truth = _WRONG[statistic]
+def wrong_answers(sample: Sample, statistic: str) -> np.ndarray:
+    """Of every network with an answer whether it is wrong, for a statistic of ``WRONG``."""
+    answer, truth = WRONG[statistic]
     said = sample.where(sample["answer"] == ANSWERS.index(answer))
     return np.asarray(said["truth"] == TRUTHS.index(truth))
 
@@ -233,7 +232,7 @@ STATISTICS: Mapping[str, Statistic] = {
     "lost": _lost,
     "lost_harmed": _lost_harmed,
     "false_alarms": _false_alarms,
-    **{statistic: _share_of_wrong(statistic) for statistic in _WRONG},
+    **{statistic: _share_of_wrong(statistic) for statistic in WRONG},
     "undecided": _undecided,
     "regret": _regret,
 }

@@ -17,6 +17,7 @@ from typing import Any
 from theodolite_papers.alignment_zoo.alarms import AlarmRule
 from theodolite_papers.alignment_zoo.judging import (
     STATISTICS,
+    WRONG,
     Sample,
     possible_values,
     wrong_answers,
@@ -70,8 +71,8 @@ class Hypothesis:
             assert self.at_most is not None
             bound = below(name, value, self.at_most, strict=False, possible=possible)
             leads = [below(f"{name} minus {other}", value - o) for other, o in known.items()]
-        wrong = wrong_answers(sample, self.statistic)
-        if wrong is not None:  # none of a few is not none of all: an exact interval
+        if self.statistic in WRONG:  # none of a few is not none of all: an exact interval
+            wrong = wrong_answers(sample, self.statistic)
             interval = pass_rate(int(wrong.sum()), len(wrong))
             bound = replace(bound, interval=interval, unit=f"{len(wrong)} networks")
         return shown_as(decided(bound, *leads), **numbers)

@@ -132,8 +132,8 @@ def judge_claim(
     status = _combined([group.status for group in groups])
     reason = ""
     if all(one.holds is None for one in outcomes.values()):
-        missed = f"its premise did not come about: {claim.premise}"
-        reason = missed if claim.premise else "these runs cannot decide it"
+        premise = f"its premise did not come about: {claim.premise}"
+        reason = premise if claim.premise else "these runs cannot decide it"
     missed = not any(one.holds for one in outcomes.values())
     if excuse and (status in ("fails", "mixed") or (status == ONE_SEED and missed)):
         status = ONE_SEED if status == ONE_SEED else "undecided"

@@ -20,6 +20,7 @@ from theodolite.interventions import (
 from theodolite_papers.lab.data import random_labels
 from theodolite_papers.lab.models import simple_cnn_pooled
 from theodolite_papers.lab.training import Recipe, train
+from theodolite_papers.lab.training.recipe import OptimizerName
 from theodolite_papers.ledger import (
     LARGE,
     Claim,
@@ -89,7 +90,9 @@ class Workshop:
         optimizer: of the runs that are compared; random labels are always learned with momentum.
     """
 
-    def __init__(self, config: FilterRules, trial: Trial, optimizer: str = "momentum") -> None:
+    def __init__(
+        self, config: FilterRules, trial: Trial, optimizer: OptimizerName = "momentum"
+    ) -> None:
         self._config, self._trial, self._optimizer = config, trial, optimizer
         sizes = config.random_examples, config.examples
         drawn = draw_images(config.images, trial.generator(0), *sizes, test=config.test_examples)
@@ -418,7 +421,7 @@ def _reported(study: str, row: int) -> Claim:
 _ID = "maennel2020.table1-7"
 
 
-def measure(config: FilterRules, trial: Trial, optimizer: str = "momentum") -> Measured:
+def measure(config: FilterRules, trial: Trial, optimizer: OptimizerName = "momentum") -> Measured:
     """Accuracies (rule, layers set, column) of every rule; the standard start is shared."""
     workshop = Workshop(config, trial, optimizer)
     scratch = np.ravel(workshop.accuracies(workshop.fresh()))
