@@ -88,11 +88,11 @@ def test_the_data_hold_claim_decider_and_verdict(made_ledger):
     assert line["outcomes"]["seed 101"] == {"holds": False, "numbers": {"value": 101}}
 
 
-def test_withdrawn_verdicts_are_one_line_per_study_and_reason():
+def test_withdrawn_verdicts_are_one_line_per_reason():
     one = {"text": "t", "size": "lite", "verdict": "holds (1 seed)", "reason": "why"}
-    kept = [{"claim": f"a.b.{k}", "date": "2026-01-01", **one} for k in range(24)]
+    kept = [{"claim": f"a.fig{k % 2}.{k}", "date": "2026-01-01", **one} for k in range(24)]
     (group,) = _pages.withdrawn_groups(kept)
-    assert group.text == "a.b, 24 verdicts (24 holds): why (2026-01-01)"
+    assert group.text == "24 verdicts (24 holds) of fig0, fig1: why (2026-01-01)"
     assert len(group.members) == 24
 
 

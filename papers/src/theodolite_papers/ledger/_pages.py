@@ -404,23 +404,23 @@ def _counted_statuses(tally: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True)
 class WithdrawnGroup:
-    """Verdicts of a study that were withdrawn for one reason."""
+    """Verdicts of a paper that were withdrawn for one reason."""
 
     text: str
     members: tuple[Mapping[str, Any], ...]
 
 
 def withdrawn_groups(withdrawn: Sequence[Mapping[str, Any]]) -> list[WithdrawnGroup]:
-    """One line per study, date and reason."""
-    groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    """One line per date and reason, with the studies that it is about."""
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for one in withdrawn:
-        study = one["claim"].rpartition(".")[0]
-        groups.setdefault((study, one["date"], one["reason"]), []).append(one)
+        groups.setdefault((one["date"], one["reason"]), []).append(one)
     found = []
-    for (study, date, reason), members in groups.items():
+    for (date, reason), members in groups.items():
         words = [one["verdict"].partition(" (")[0] for one in members]
         tally = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
-        text = f"{study}, {counted(len(members), 'verdict')} ({tally}): {reason} ({date})"
+        studies = _listed(one["claim"].rpartition(".")[0].partition(".")[2] for one in members)
+        text = f"{counted(len(members), 'verdict')} ({tally}) of {studies}: {reason} ({date})"
         found.append(WithdrawnGroup(text, tuple(members)))
     return found
 
