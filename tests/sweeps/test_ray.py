@@ -21,7 +21,8 @@ ray = pytest.importorskip("ray", reason="needs pip install 'theodolite[scale]'")
 def address():
     from ray.cluster_utils import Cluster
 
-    head = {"num_cpus": 2, "include_dashboard": False}
+    # Ray's workers give way to all other programs; beside tests they would not get to work.
+    head = {"num_cpus": 2, "include_dashboard": False, "_system_config": {"worker_niceness": 0}}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     yield cluster.address
     cluster.shutdown()
