@@ -502,6 +502,8 @@ def print_ranks(judged: pandas.DataFrame) -> None:
     """Tau and regret of every score, means over targets and numbers of labels."""
     judged = judged.assign(**{"th.transfer": -judged["error"]})
     for score in ("parameters", *PEERS, "th.transfer"):
+        if score not in judged:
+            continue
         rows = [
             (kendalltau(own[score], own["test"]).statistic, regret(own[score], own["test"]))
             for _, own in judged.groupby(["target", "labels"])

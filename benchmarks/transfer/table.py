@@ -28,6 +28,7 @@ KEYS = ["source", "target", "labels"]
 CLASSES = dict(zip(TARGETS, (5, 10, 10, 4, 10, 5, 10, 10, 5, 8, 10, 4, 10, 5), strict=True))
 PEERS = (
     "LogME",
+    "LogME, terms left out",  # of features that were not kept
     "H-score",
     "regularised H-score",
     "N-LEEP",
@@ -349,6 +350,7 @@ def print_tables(path: Path = RESULTS) -> None:
     results = Results.load(path)
     default = chosen(results)
     first = ["list by size", *PEERS, "held-out probe"]
+    first = [name for name in first if name in results.scores]
     own = [name for name in results.scores if name not in first]
     rest = [name for name in own if "(target's)" not in name and name != default]
     methods = [*first, *rest, default, "one fine-tuning"]
