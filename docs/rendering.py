@@ -6,6 +6,7 @@ loads it as an extension: docstrings, whose roles are those of Sphinx, become Ma
 
 import html
 import re
+from pathlib import Path
 from typing import Any
 
 import griffe
@@ -21,6 +22,13 @@ _FACT = re.compile(r"^(Range|Invariant[^:\n]*|Undefined[^:\n]*|Cost): ", re.MULT
 def on_page_content(content: str, **_: Any) -> str:
     """Draw every formula of a page."""
     return _FORMULA.sub(_mathml, content)
+
+
+def on_post_build(config: Any, **_: Any) -> None:
+    """Links of ``llms.txt`` lead to the pages of the site."""
+    index = Path(config["site_dir"]) / "llms.txt"
+    if index.exists():
+        index.write_text(index.read_text().replace(".md)", ".html)"))
 
 
 def _mathml(match: re.Match[str]) -> str:
