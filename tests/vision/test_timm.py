@@ -59,7 +59,7 @@ def test_the_layers_are_those_of_timm(data, tmp_path):
     rows = json.loads(found.stdout)["steps"][0]["rows"]
     layers = {row["layer"] for row in rows if row["layer"]}
     assert layers <= names
-    assert {"conv1.0", "layer1.0", "fc"} <= layers
+    assert {"conv1.0", "layer1.0.conv1", "layer1.0.conv2", "fc"} <= layers
 
 
 def test_checkpoints_take_the_place_of_pretrained_weights(tmp_path):
