@@ -205,6 +205,13 @@ def test_the_summary_links_a_sentence_to_its_claim_with_size_and_seeds(made_site
     assert 'id="imani2022.made.above"' in made_site["imani2022.md"].read_text()
 
 
+@pytest.mark.parametrize(
+    ("hours", "text"), [(0.0153, "0.015"), (143.2, "140"), (2.55e5, "260,000")]
+)
+def test_hours_have_two_digits(hours, text):
+    assert _site._hours(hours) == text
+
+
 def test_missing_runs_are_listed_with_their_cost_and_command(made_site):
     text = made_site["index.md"].read_text()
     (row,) = [line for line in text.splitlines() if "of imani2022.made<" in line]

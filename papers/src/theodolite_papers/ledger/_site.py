@@ -309,7 +309,7 @@ def _open_view(one: OpenRuns) -> dict[str, Any]:
 
 
 def _hours(hours: float) -> str:
-    return "not known" if math.isnan(hours) else f"{hours:.2g}"
+    return "not known" if math.isnan(hours) else f"{float(f'{hours:.2g}'):,g}"
 
 
 # A paper.
