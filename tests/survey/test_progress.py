@@ -12,7 +12,7 @@ from tests.survey.subjects import blobs, images, mlp
 from theodolite.surveys import progress
 from theodolite.surveys.layers import count_operations
 
-FACTORS = {"_linalg_eigh": 10.0, "_linalg_svd": 10.0, "linalg_qr": 2.0}
+FACTORS = {"_linalg_eigh": 15.0, "_linalg_svd": 30.0, "linalg_qr": 2.0}  # as measured
 NETWORKS = {
     "dense": lambda: mlp((6, 300, 300, 3)),
     "convolutional": lambda: nn.Sequential(

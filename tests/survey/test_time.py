@@ -7,6 +7,7 @@ import theodolite as th
 from tests.survey.subjects import blobs, cnn, images, mlp
 from theodolite.errors import DomainError
 from theodolite.surveys import SurveyOptions, draw_probe
+from theodolite.surveys.context import SurveyContext
 from theodolite.surveys.progress import Cost, Speed, TimeBudget
 
 
@@ -47,6 +48,28 @@ def test_what_stages_took_corrects_what_is_expected(monkeypatch):
     assert budget.examples(linear, most=1000, fewest=16, share=0.5) == 50
 
 
+def test_parts_that_read_features_take_fewer_rows_after_a_slow_pass(monkeypatch):
+    """What the pass took beyond its time is not taken from gradients and tangent kernels."""
+    speed = Speed(2e-3, 1e-10)
+    monkeypatch.setattr(Speed, "measured", classmethod(lambda cls, *_: speed))
+    now, collect = [0.0], SurveyContext.collect_features
+    for module in ("progress", "run"):
+        monkeypatch.setattr(f"theodolite.surveys.{module}.perf_counter", lambda: now[0])
+
+    def slowly(context):
+        collect(context)
+        now[0] += 9.9
+
+    families = ["representation", "kernel"]
+    quick = th.survey(mlp(), blobs(600), families=families, permutations=2, seconds=30)
+    monkeypatch.setattr(SurveyContext, "collect_features", slowly)
+    found = th.survey(mlp(), blobs(600), families=families, permutations=2, seconds=30)
+    sizes = [result.record.contents["config"]["sizes"]["kernel"] for result in (quick, found)]
+    assert sizes[0] == 2000
+    assert 64 <= sizes[1] < 300
+    assert "of 600 examples for kernel" in found.record.contents["cut"]
+
+
 def slow(monkeypatch, example):
     speed = Speed(example, 1e-12)
     monkeypatch.setattr(Speed, "measured", classmethod(lambda cls, *_: speed))
@@ -67,8 +90,11 @@ def test_the_cut_is_one_line_with_the_argument_that_lifts_it(monkeypatch):
 def test_few_examples_are_tried_before_a_long_family(monkeypatch, factor, kept):
     """A family that turns out slower than expected keeps the few examples of its trial."""
     slow(monkeypatch, 0.01)
+    # The pass that collects features goes as expected.
     monkeypatch.setattr(
-        TimeBudget, "learn", lambda self, cost, seconds: setattr(self, "_slower", factor)
+        TimeBudget,
+        "learn",
+        lambda self, cost, seconds: setattr(self, "_slower", factor if cost.products else 1.0),
     )
     found = th.survey(mlp(), blobs(600), families="gradient", permutations=0)
     counts = {row["n"] for row in found.record.contents["rows"] if row["measure"] == "omega"}

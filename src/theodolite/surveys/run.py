@@ -365,6 +365,7 @@ class _Schedule:
     def __init__(self, context: SurveyContext, budget: TimeBudget | None = None) -> None:
         self._context, self._budget = context, budget
         self._cut: dict[str, tuple[int, int]] = {}
+        self._reserved = 0.0  # seconds that parts which read features leave to the others
 
     @classmethod
     def of(cls, context: SurveyContext, begun: float, show: Any) -> "_Schedule":
@@ -391,20 +392,45 @@ class _Schedule:
         """Rows of all parts that read features: the pass, and what they do with it."""
         if self._budget is None:
             return
-        context, work = self._context, self._context.work
-        readers = [part for part in parts if part.reads_features]
-        most = max(context.row_count(part.family) for part in readers)
-        own = context.plan.size("held_out", 0 if context.judged is None else len(context.judged))
-        single = len(context.probe) / max(1, context.probe.row_count)
+        self._reserved = (1 - _FEATURES_SHARE) * self._budget.left
+        self._limit_rows(parts, self._pass_cost)
+
+    def plan_rows(self, parts: Sequence[_Part]) -> None:
+        """Rows of the parts that are left, by what the pass and the parts before have taken."""
+        if self._budget is not None and parts and parts[0].cost is not None:
+            self._limit_rows(parts, lambda _n: 0.0)
+
+    def _limit_rows(self, parts: Sequence[_Part], passes: Callable[[int], float]) -> None:
+        context, work, budget = self._context, self._context.work, self._budget
+        assert budget is not None
+        most = max(context.row_count(part.family) for part in parts)
 
         def cost(n: int) -> Cost:
-            costs = [part.cost(work, n) for part in readers if part.cost is not None]
-            return Cost(((n + own) * single,), sum(cost.products for cost in costs))
+            costs = [part.cost(work, n) for part in parts if part.cost is not None]
+            return Cost((passes(n),), sum(cost.products for cost in costs))
 
-        found = self._budget.examples(cost, most, _FEWEST_ROWS, _FEATURES_SHARE)
-        for family in FEATURE_READERS:
+        share = max(budget.left - self._reserved, 0.0) / max(budget.left, 1e-9)
+        found = budget.examples(cost, most, _FEWEST_ROWS, share)
+        for family in dict.fromkeys(part.family for part in parts):
             if family in context.options.families:
                 self.limit(family, _FEWEST_ROWS if found is None else found)
+
+    def _pass_cost(self, n: int) -> float:
+        """Passes of single examples that give so many rows of features, and held-out ones."""
+        probe = self._context.probe
+        return (n + self._held_out) * len(probe) / max(1, probe.row_count)
+
+    @property
+    def _held_out(self) -> int:
+        """Held-out examples whose features are read."""
+        judged = self._context.judged
+        return self._context.plan.size("held_out", 0 if judged is None else len(judged))
+
+    def learn_pass(self, seconds: float) -> None:
+        """Compare the time of the pass that collects features with what was expected of it."""
+        if self._budget is not None:
+            examples = self._context.rows_read + self._held_out
+            self._budget.learn(Cost((examples,)), seconds)
 
     def plan_part(self, part: _Part) -> str | None:
         """Examples of a part with passes of its own; the reason where too few fit."""
@@ -450,9 +476,10 @@ class _Schedule:
 
     def learn(self, part: _Part, seconds: float) -> None:
         """Compare the time of a part with what was expected of it."""
-        if self._budget is not None and part.cost is not None and not part.reads_features:
-            count = self._context.count(part.family)
-            self._budget.learn(part.cost(self._context.work, count), seconds)
+        if self._budget is not None and part.cost is not None:
+            reads, context = part.reads_features, self._context
+            count = context.row_count(part.family) if reads else context.count(part.family)
+            self._budget.learn(part.cost(context.work, count), seconds)
 
     def limit(self, family: str, count: int) -> None:
         """No more examples than these for a family."""
@@ -572,16 +599,21 @@ def _measure_parts(context: SurveyContext, record: RecordBuilder, schedule: _Sch
         parts.sort(key=lambda part: part.measure is measure_gradient)
     due = [part for part in parts if part.always or reasons[part.family] is None]
     unread = None
-    if any(part.reads_features for part in due):
-        schedule.plan_features(due)
+    readers = [part for part in due if part.reads_features]
+    if readers:
+        schedule.plan_features(readers)
+        start = perf_counter()
         with context.step("features"):
             unread = _tried(context, context.collect_features)
+        schedule.learn_pass(perf_counter() - start)
         trim_memory(context.options)
     for part in parts:
         if part.family not in record.skipped:
             why = None if part.always else reasons[part.family]
             if part.reads_features:
                 why = why or unread
+            if part in readers:
+                schedule.plan_rows(readers[readers.index(part) :])
             _measure_part(context, record, schedule, part, why)
     if "gradient" in families or record.rows:
         _measure_loss(context, record)

@@ -25,7 +25,7 @@ from theodolite.records import Estimate, Note
 from theodolite.surveys.context import SurveyContext
 from theodolite.surveys.layers import Layer
 from theodolite.surveys.options import SIZES
-from theodolite.surveys.progress import Cost, WorkCounts
+from theodolite.surveys.progress import EIGEN, Cost, WorkCounts
 from theodolite.surveys.record import RecordBuilder, chance
 from theodolite.theory.infinite_width import equilibrium_layer
 
@@ -33,6 +33,7 @@ __all__ = ["measure_tangent", "tangent_cost", "too_long"]
 
 _WORK = 16  # kernels' worth of memory for measuring one of them in float64
 _FEWEST = 16  # examples: below, a sketch says more
+_DECOMPOSED = 512  # rows of a kernel beyond which its norm takes no decomposition
 _SMALL = 512  # rows of a kernel: the CPU is faster with fewer
 # Multiply-adds of exact kernels of long examples: a minute or two on two cores, or on a large GPU.
 _MOST_WORK = {"cpu": 5e12, "cuda": 2e15}
@@ -84,6 +85,7 @@ def tangent_cost(work: WorkCounts, n: int) -> Cost:
     halves = 1 + (work.options.permutations + work.options.half_samples / 4) / 4
     layers = len(work.layout.with_parameters())
     products = work.kernels(n, outputs) + layers * halves * (n * outputs) ** 2
+    products += layers * EIGEN * min(n * outputs, _DECOMPOSED) ** 3
     return Cost((n * (2.0 + 2 * outputs),), products)
 
 
