@@ -245,14 +245,16 @@ def weight_norm(
     if start is not None:
         weights = _weights(projections, step_size, steps, start)
         return safe_sqrt(weights.square().sum((-2, -1)) + double(start.outside).sum())
-    rate, t = rates(projections, step_size, steps)
-    pull = step_size * double(projections.singular_values) * _root_mass(projections)
-    terms = times(progress(rate, t), pull).square()
+    terms = _squared_weights(projections, step_size, steps)
     return safe_sqrt(terms.sum(-1)).reshape(shape_of(steps))
 
 
-def _root_mass(projections: LabelProjections) -> Tensor:
-    return torch.linalg.vector_norm(double(projections.coefficients), dim=1)
+def _squared_weights(projections: LabelProjections, step_size: float, steps: Steps) -> Tensor:
+    """Of every direction, after some steps from zero: (steps, directions)."""
+    rate, t = rates(projections, step_size, steps)
+    goal = torch.linalg.vector_norm(double(projections.coefficients), dim=1)
+    pull = step_size * double(projections.singular_values) * goal
+    return times(progress(rate, t), pull).square()
 
 
 @array_function
@@ -347,8 +349,8 @@ def phases(
     sigma, mass = double(projections.singular_values), initial_mass(projections, None)
     fast = sigma >= threshold
     losses = times(power(rate, 2 * t), mass)
-    squares = times(progress(rate, t), step_size * sigma * mass.sqrt()).square()
-    shape = tuple(steps.shape) if isinstance(steps, Tensor) else ()
+    squares = _squared_weights(projections, step_size, steps)
+    shape = shape_of(steps)
     fast_mass = torch.where(fast, mass, torch.zeros_like(mass))
     return Phases(
         fast_loss=losses[:, fast].sum(1).reshape(shape),
