@@ -270,7 +270,7 @@ def test_low_rank_adapters_alone(frozen):
 
 
 def test_adapters_of_peft():
-    peft = pytest.importorskip("peft", reason="peft is not installed")
+    peft = pytest.importorskip("peft")
     torch.manual_seed(0)
     config = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
     model = peft.get_peft_model(llama(), config).double()
