@@ -13,7 +13,7 @@ from theodolite.cli.terminal import (
     require_writable,
     run_document,
 )
-from theodolite.records import free_folder
+from theodolite.records import free_folder, made_folder
 
 if TYPE_CHECKING:
     from theodolite.cli.story import Story
@@ -49,7 +49,7 @@ def demo(
     require_writable(output)
     folder = free_folder(output, below=True)
     began = time.perf_counter()
-    with progress_bar(shown=not json_) as show:
+    with made_folder(folder), progress_bar(shown=not json_) as show:
         settings = StorySettings(steps=steps, seed=seed)
         story = tell_story(settings, folder, show, workers=workers)
     if json_:

@@ -103,7 +103,6 @@ def tell_story(
         if name == CNN:  # now, since others may still be in training
             history.to_html(folder / "cnn.html", title="Digits: a small CNN")
 
-    folder.mkdir(parents=True, exist_ok=True)  # or fail before the work
     show(0.0, "starting")
     if workers is None:
         workers = min(len(NETWORKS), _cores())
