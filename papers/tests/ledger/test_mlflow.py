@@ -1,60 +1,17 @@
-"""A sweep of a study in MLflow: on a real server, and in a SQLite file with its records."""
+"""A sweep of a study in MLflow, in a SQLite file beside its records.
 
-from dataclasses import replace
-from pathlib import Path
+``tests/integrations/test_mlflow.py`` has the tracker of a sweep on a real server.
+"""
 
 import pytest
 from typer.testing import CliRunner
 
-from tests.integrations.mlflow_server import running_server
 from theodolite.cli import app
-from theodolite.integrations import MLflowSweep
-from theodolite.sweeps import Space
-from theodolite_papers.ledger import SweepSettings, sweep_study
+from theodolite.records import load_record
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the client's many dependencies
 
 STUDY = "imani2022.fig4"
-
-
-@pytest.fixture
-def server(tmp_path, monkeypatch):
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
-    (tmp_path / "server").mkdir()
-    with running_server(tmp_path / "server") as uri:
-        yield uri
-
-
-def test_a_sweep_is_a_run_with_runs_below_it(server, tmp_path):
-    from mlflow import MlflowClient
-
-    tracker = MLflowSweep(STUDY, server)
-    settings = SweepSettings(engine="processes", seeds=[1, 2], space=Space({"points": [20, 30]}))
-    one_worker = replace(settings, resources=replace(settings.resources, workers=1))
-    results = sweep_study(
-        STUDY,
-        "smoke",
-        results=tmp_path / "results",
-        settings=one_worker,
-        tracker=tracker,
-    )
-    tracker.close()
-    client = MlflowClient(server)
-    parent = client.get_run(tracker.run_id)
-    children = client.search_runs(
-        [parent.info.experiment_id], f"tags.mlflow.parentRunId = '{tracker.run_id}'"
-    )
-    assert parent.info.status == "FINISHED"
-    written = {(str(run.point["points"]), str(run.seed)): run["sigma_1"] for run in results}
-    read = {
-        (run.data.params["points"], run.data.params["seed"]): run.data.metrics["sigma_1"]
-        for run in children
-    }
-    assert read == pytest.approx(written)
-    assert len(read) == 4
-    copied = client.download_artifacts(tracker.run_id, "gallery.html", str(tmp_path))
-    assert STUDY in Path(copied).read_text()
 
 
 @pytest.fixture
@@ -102,6 +59,9 @@ def test_track_alone_makes_a_database_beside_the_records(results):
     assert parent.data.params == {"study": STUDY, "size": "smoke", "device": "cpu"}
     below = runs_of(results, f"tags.mlflow.parentRunId = '{parent.info.run_id}'")
     assert set(below) == {f"seed {s}, points {p}" for s in (1, 2) for p in (20, 30)}
+    saved = [load_record(path.parent) for path in results.glob("*/*/*/record.json")]
+    written = sorted(record.contents["numbers"]["sigma_1"] for record in saved)
+    assert sorted(run.data.metrics["sigma_1"] for run in below.values()) == pytest.approx(written)
     assert [file.path for file in client.list_artifacts(parent.info.run_id)] == ["gallery.html"]
     (page,) = (results / "mlflow-artifacts").rglob("gallery.html")
     records = [path.name for path in (results / STUDY / "smoke").glob("seed-*")]
