@@ -123,6 +123,33 @@ def test_a_tracker_that_raises_does_not_end_the_training(small_data, small_net, 
     assert whole.told[-2:] == [tmp_path / "run" / "report.html", "closed"]
 
 
+def test_a_tracker_whose_errors_take_long_is_left_alone_for_a_while(
+    small_data, small_net, monkeypatch
+):
+    now, asked = [0.0], []
+    monkeypatch.setattr("theodolite.integrations.watching.monotonic", lambda: now[0])
+
+    class Slow(Notebook):
+        def log(self, values, step):
+            asked.append(step)
+            now[0] += 60.0
+            raise ConnectionError
+
+    watch = Watch(small_data, trackers=[Slow()], every=1, families="kernel")
+    watch.start(small_net())
+
+    def train():
+        for step in range(4):
+            now[0] += 250.0
+            watch.step(step)
+        watch.finish(4)
+
+    with pytest.warns(UserWarning, match="Slow did not get step 0") as said:
+        train()
+    assert asked == [0, 3]
+    assert "step 3, step 4 and what was waiting" in str(said[-1].message)
+
+
 def test_missing_packages_name_the_extra():
     with pytest.raises(ImportError, match=r"pip install 'theodolite\[track\]'"):
         require_package("no_such_tracker.core", "track")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Any
 from warnings import warn
 
@@ -127,20 +128,35 @@ class Watch:
         return values
 
 
+_QUICK = 1.0  # seconds: errors that come sooner cost the training nothing
+_REST = 10  # times as long as an error took, the tracker is left alone
+
+
 class _Receiver:
-    """A tracker that may raise: a server that is away does not end the training."""
+    """A tracker that may raise: a server that is away does not end the training, nor hold it up.
+
+    Some clients ask a server that is away for minutes. Such a tracker is then left alone for ten
+    times as long, so that it takes no more than a tenth of the time.
+    """
 
     def __init__(self, tracker: Tracker) -> None:
         self.tracker = tracker
         self._name = getattr(tracker, "name", type(tracker).__name__)
         self._missing: dict[str, None] = {}  # in order, each once
-        self._problem = ""
+        self._problem, self._alone_until = "", 0.0
 
     def get(self, what: str, call: Callable[..., None], *values: Any) -> None:
         """Call the tracker; the first error is a warning, all of them are remembered."""
+        began = monotonic()
+        if began < self._alone_until:
+            self._missing[what] = None
+            return
         try:
             call(*values)
         except Exception as error:  # of a package, a network or a server that we do not know
+            took = monotonic() - began
+            if took > _QUICK:
+                self._alone_until = began + took + _REST * took
             self._problem = f"{type(error).__name__}: {error}"
             if not self._missing:
                 warn(
