@@ -29,6 +29,7 @@ from theodolite_papers.ledger import (
     Result,
     Results,
     Tiles,
+    _book,
     _pages,
     _published,
     _runs,
@@ -63,7 +64,7 @@ STUDIES = list(all_studies().values())
 @pytest.fixture
 def made_ledger(tmp_path, monkeypatch):
     study = made_study()
-    monkeypatch.setattr(_pages, "all_studies", lambda: {study.id: study})
+    monkeypatch.setattr(_book, "all_studies", lambda: {study.id: study})
     monkeypatch.setattr(_runs, "find_study", lambda _: study)
     run_study(study, results=tmp_path / "records")
     return write_ledger(tmp_path / "records", tmp_path / "ledger")
@@ -99,11 +100,11 @@ def test_withdrawn_verdicts_are_one_line_per_reason():
 def test_a_verdict_that_depends_on_the_size_is_counted_and_said(tmp_path, monkeypatch):
     configs = {"lite": Config(), "reduced": Config(scale=2.0)}
     study = made_study(configs=configs, not_run={})
-    monkeypatch.setattr(_pages, "all_studies", lambda: {study.id: study})
+    monkeypatch.setattr(_book, "all_studies", lambda: {study.id: study})
     monkeypatch.setattr(_runs, "find_study", lambda _: study)
     for size in configs:
         run_study(study, size, results=tmp_path, seeds=[101, 102])
-    (chapter,) = [chapter for chapter in _pages.chapters(tmp_path) if chapter.entries]
+    (chapter,) = [chapter for chapter in _book.chapters(tmp_path) if chapter.entries]
     assert chapter.counts() == {"ours": {"holds": 1}}
     assert chapter.differing() == 1
     text = ledger_markdown([chapter])
@@ -129,14 +130,14 @@ def test_settings_are_those_that_were_run(tmp_path, monkeypatch):
 
 
 def test_a_size_says_what_its_records_say_of_their_making(made_ledger, monkeypatch, tmp_path):
-    entry = _pages.chapters(tmp_path / "records")[0].entries[0]
+    entry = _book.chapters(tmp_path / "records")[0].entries[0]
     line = entry.sizes[0].provenance(entry.study)
     commit = _runs.commit() or "an unknown commit"
     assert f"commit {commit}; cpu (" in line
     assert line.endswith("; claims as then")
     changed = made_study(claims=(Claim("imani2022.made.above", "another sentence", above),))
-    monkeypatch.setattr(_pages, "all_studies", lambda: {changed.id: changed})
-    entry = _pages.chapters(tmp_path / "records")[0].entries[0]
+    monkeypatch.setattr(_book, "all_studies", lambda: {changed.id: changed})
+    entry = _book.chapters(tmp_path / "records")[0].entries[0]
     assert (
         entry.sizes[0].provenance(changed).endswith("claims have changed since some of these runs")
     )
@@ -149,9 +150,9 @@ def test_studies_of_our_own_have_pages_without_a_paper(tmp_path, monkeypatch):
     size = {"smoke": Config(), "reduced": Config()}
     changes = {"id": "zoo.made", "claims": (claim,), "configs": size, "repeat": "group"}
     study = made_study(shows=("Which value is high?",), stand_in={}, **changes)
-    for module in (_pages, _published):
+    for module in (_book, _published):
         monkeypatch.setattr(module, "PAPERS", {"zoo": Paper("zoo", "", "The zoo", own=True)})
-    monkeypatch.setattr(_pages, "all_studies", lambda: {study.id: study})
+    monkeypatch.setattr(_book, "all_studies", lambda: {study.id: study})
     monkeypatch.setattr(_runs, "find_study", lambda _: study)
     written = {"headlines": {"made.above": "Values are high"}, "lesson": "They are."}
     monkeypatch.setattr(_published, "_tables", lambda _: written)
@@ -172,9 +173,9 @@ def test_a_published_number_stands_beside_ours():
     claim = study.claims[0]
     with_value = type(claim)(claim.id, claim.text, claim.check, published={"value": 100.0})
     verdict = judge_claim(with_value, "lite", Results((Result({"value": 104.0}),)))
-    (spread,) = _pages.spread_of(verdict)
+    (spread,) = _book.spread_of(verdict)
     assert (spread.middle, spread.published, spread.difference) == (104.0, 100.0, 4.0)
-    sized = _pages.Sized("lite", "lite", "made up", "", Results(()), 5, (verdict,))
+    sized = _book.Sized("lite", "lite", "made up", "", Results(()), 5, (verdict,))
     assert sized.spreads(verdict)[0].published is None
     assert dataclasses.replace(sized, stand_in="").spreads(verdict) == [spread]
 
@@ -182,7 +183,7 @@ def test_a_published_number_stands_beside_ours():
 @pytest.fixture
 def made_site(tmp_path, monkeypatch):
     study = made_study(configs={size: Config() for size in ("smoke", "lite", "reduced")})
-    monkeypatch.setattr(_pages, "all_studies", lambda: {study.id: study})
+    monkeypatch.setattr(_book, "all_studies", lambda: {study.id: study})
     monkeypatch.setattr(_runs, "find_study", lambda _: study)
     sentences = {"imani2022": {"imani2022.made.above": "Values are high"}}
     monkeypatch.setattr(_site, "headlines_of", lambda paper: sentences.get(paper, {}))
@@ -322,7 +323,7 @@ class TestPanels:
 @pytest.fixture(scope="module")
 def book():
     """Every chapter, judged once."""
-    return _pages.chapters(RECORDS)
+    return _book.chapters(RECORDS)
 
 
 class TestCommitted:
@@ -413,6 +414,6 @@ class TestCommitted:
 
     @pytest.mark.parametrize("paper", PAPERS)
     def test_errata_are_told(self, paper):
-        errata = _pages.errata_of(PAPERS[paper])
+        errata = _book.errata_of(PAPERS[paper])
         assert bool(errata) != PAPERS[paper].own
         assert len({erratum.id for erratum in errata}) == len(errata)

@@ -1,5 +1,6 @@
 """The papers' experiments as runnable, checked studies, and the ledger of their claims."""
 
+from theodolite_papers.ledger._book import Sized
 from theodolite_papers.ledger._checks import (
     between,
     exceeds,
@@ -32,7 +33,6 @@ from theodolite_papers.ledger._claims import (
     shown_as,
 )
 from theodolite_papers.ledger._pages import (
-    Sized,
     decider_text,
     number_text,
     origin_text,

@@ -14,14 +14,9 @@ from typing import Any
 
 from theodolite import __version__
 from theodolite.report.pages import DARK, LIGHT, css_variables, json_for_html, plain, static_text
+from theodolite_papers.ledger._book import VERDICTS, Chapter, Entry, Sized, Spread, chapters
 from theodolite_papers.ledger._pages import (
     FILE,
-    VERDICTS,
-    Chapter,
-    Entry,
-    Sized,
-    Spread,
-    chapters,
     decider_text,
     exhibit_of,
     ledger_json,
