@@ -407,3 +407,11 @@ def test_a_file_without_a_digest_says_so():
         assert note in text
     both = page_html([Run("old", old, (old,)), survey_run(name="new")])
     assert f"old: {note[0].lower()}{note[1:]}" in both
+
+
+def test_what_the_time_limit_cut_is_on_the_page():
+    run = survey_run(name="net")
+    cut = "32 of 600 examples for gradient, to end within 30 s; seconds=None uses all"
+    record = replace(run.head, contents={**run.head.contents, "cut": cut})
+    assert f"<li>{cut}.</li>" in page_html([Run("net", record, (record,))])
+    assert f"net: {cut}." in page_html([Run("net", record, (record,)), survey_run(name="b")])

@@ -43,7 +43,7 @@ def test_direction(values, words):
 
 
 @pytest.mark.parametrize(
-    ("value", "words"), [(0.88, "12% less misaligned"), (1.3, "30% more misaligned")]
+    ("value", "words"), [(0.88, "12 % less misaligned"), (1.3, "30 % more misaligned")]
 )
 def test_misalignment_is_told_against_random_bases(value, words):
     group = group_with("covariance", "relative_misalignment", [value])
@@ -64,7 +64,7 @@ def test_a_layer_within_chance_is_not_singled_out():
     run.head.contents["rows"][1]["null_sd"] = 0.6  # few filters
     for runs in ([run], [run, replace(run, name="other")]):
         text = family_sentence(groups_of(runs, 60)[0], "covariance")
-        assert "eights of l0 are 30% less misaligned" in text
+        assert "eights of l0 are 30 % less misaligned" in text
         assert "1 of 2 layers beyond chance" in text
 
 

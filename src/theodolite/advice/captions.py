@@ -7,7 +7,7 @@ from typing import Any
 
 from theodolite.advice.findings import CHANCE, LABELED, LEVEL_SHARE
 from theodolite.advice.reasons import UNREADABLE
-from theodolite.advice.sentences import layer_name
+from theodolite.advice.sentences import layer_name, percent
 from theodolite.records import FAMILIES, Group, Moment, Record, RunView, finite, plain, shown
 
 __all__ = [
@@ -288,9 +288,9 @@ def _representation(values: Values) -> str:
 
 def _covariance(values: Values) -> str:
     layer = min(values, key=values.__getitem__)
-    change = f"{abs(1 - values[layer]):.0%}"
+    change = percent(abs(1 - values[layer]))
     word = "less" if values[layer] < 1 else "more"
-    than = f"{change} {word} misaligned with the data than" if change != "0%" else "no better than"
+    than = f"{change} {word} misaligned with the data than" if change != "0 %" else "no better than"
     return f"weights of {layer_words(layer)} are {than} random bases"
 
 

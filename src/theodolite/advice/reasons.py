@@ -42,7 +42,7 @@ _WORDS: Mapping[Note, str] = {
     Note.ZERO_FEATURES: "all features are zero",
     Note.CONSTANT_FEATURES: "the features are constant",
     Note.NOT_FINITE: "the features are not finite: the run has diverged",
-    Note.LONG_ROWS: "{few} of {n} rows of features have {share:.0%} of the total squared norm, so"
+    Note.LONG_ROWS: "{few} of {n} rows of features have {share} of the total squared norm, so"
     " they dominate the numbers of this layer",
     Note.ISOTROPIC: "the weights are isotropic",
     Note.ONE_INPUT: "the layer has a single input, and so no directions to compare",

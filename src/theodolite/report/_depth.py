@@ -539,7 +539,7 @@ def difference_charts(group: Group, height: float) -> list[Chart]:
             if run.measured(family, measure) and base.measured(family, measure)
         )  # fmt: skip
         if traces and len(group.measured(family, measure)) > 1:
-            words = Words(heading, "")
+            words = Words(_title(heading), "")
             blocks = tuple(blocks_of(group.layers))
             key = f"difference-{measure}".replace("_", "-")
             charts.append(Chart(key, family, words, traces, blocks=blocks, height=height))
@@ -566,7 +566,11 @@ def depth_chart(groups: Sequence[Group], family: str, measure: str, heading: str
         for order, (group, run) in enumerate(pairs)
     )
     key = f"depth-{measure}".replace("_", "-")
-    return Chart(key, family, Words(heading, ""), traces, height=height)
+    return Chart(key, family, Words(_title(heading), ""), traces, height=height)
+
+
+def _title(heading: str) -> str:
+    return heading[0].upper() + heading[1:]
 
 
 def headlines(group: Group) -> list[tuple[str, str, str]]:

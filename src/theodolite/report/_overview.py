@@ -118,6 +118,8 @@ def notes_of(group: Group) -> list[str]:
         where = f"{len(names)} of {count_of(len(group.layers), 'layer')}"
         named = f" ({listed(names)})" if len(names) <= _MOST_NAMED else ""
         notes.append(missing_in(heading, where + named, why))
+    cuts = [(run.name, run.last.record.contents.get("cut")) for run in group.runs]
+    notes += [f"{plain(name)}: {cut}." if len(cuts) > 1 else f"{cut}." for name, cut in cuts if cut]
     old = {run.name: digest_words(run.run.head, *run.run.steps) for run in group.runs}
     return notes + [
         f"{plain(name)}: {words}." if len(old) > 1 else f"{words[0].upper()}{words[1:]}."

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from theodolite.advice.reasons import reason
+from theodolite.advice.sentences import percent
 from theodolite.measures import kernel
 from theodolite.measures.kernel import CenteredGrams
 from theodolite.records import Estimate, Note
@@ -67,7 +68,7 @@ def _warn_of_long_ones(
     shares = (squares.topk(few).values.sum(1) / squares.sum(1)).tolist()
     for layer, share in zip(layers, shares, strict=True):
         if share > 0.5:
-            text = reason(Note.LONG_ROWS, few=few, n=n, share=share)
+            text = reason(Note.LONG_ROWS, few=few, n=n, share=percent(share))
             record.warn(layer, "kernel", "features", text)
 
 
