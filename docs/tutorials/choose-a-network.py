@@ -44,7 +44,7 @@ models = {name: Network(name).eval() for name in PUBLISHED}
 # layers below the head. It trains no network.
 
 # %%
-found = th.transfer(models, (x, y), tangent_examples=100)
+found = th.transfer(models, (x, y), tangent_examples=60)
 print(found.summary())
 
 # %% [markdown]
