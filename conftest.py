@@ -43,9 +43,14 @@ jaxtyping.install_import_hook(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file(file_path: Path) -> Generator[None, list[Any], list[Any]]:
-    """Look for doctests only in files that have some: others need not even be imported."""
+    """Look for doctests only in files that have some: others need not even be imported.
+
+    Packages are: a module that is imported before its package would be there twice.
+    """
     found = yield
-    if file_path.suffix != ".py" or ">>>" in file_path.read_text():
+    if file_path.suffix != ".py" or file_path.stem == "__init__":
+        return found
+    if ">>>" in file_path.read_text():
         return found
     tests = file_path.name.startswith("test_")
     return [part for part in found if tests and type(part) is pytest.Module]
