@@ -426,3 +426,18 @@ def test_the_last_step_may_be_told_at_the_end():
     assert monitor.history.steps == [0, 2, 4]
     with pytest.raises(DomainError, match="steps increase"):
         monitor.close(3)
+
+
+def test_answers_of_earlier_steps_name_their_step():
+    """Light steps in between have no accuracies, and held-out examples that were given stay so."""
+    torch.manual_seed(0)
+    model, (x, y) = mlp(), blobs(60)
+    monitor = th.Monitor(model, (x, y), every=1, held_out=blobs(40))
+    for step in range(3):
+        monitor.step(step)
+    answers = {answer.question: answer for answer in monitor.history.answers}
+    assert "measured at step 0; fitted on" in answers["layer"].evidence
+    assert "measured at step" not in answers["task"].evidence
+    assert "Pass `held_out=`" not in answers["task"].advice
+    monitor.close()
+    assert not any("measured at step" in answer.evidence for answer in monitor.history.answers)

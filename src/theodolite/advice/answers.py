@@ -169,6 +169,7 @@ def _last_layer(rows: Rows, layers: Sequence[str], contents: Mapping[str, Any]) 
             trained_on=data.get("split") in _TRAINED_ON,
             goal=_goal(data),
             losses=_losses(rows, contents),
+            has_held_out=data.get("held_out") is not None,
         )
     return None
 

@@ -265,6 +265,7 @@ class LastLayer:
         trained_on: whether the network may have been trained on these examples.
         goal: "labels" or "targets".
         losses: the loss and that of chance, of a classifier with cross entropy.
+        has_held_out: whether held-out examples were given.
     """
 
     family: str
@@ -275,6 +276,7 @@ class LastLayer:
     trained_on: bool
     goal: str = "labels"
     losses: tuple[float, float] | None = None
+    has_held_out: bool = False
 
     @property
     def beyond_chance(self) -> bool:

@@ -313,6 +313,8 @@ def _last_layer(finding: LastLayer) -> Answer:
     if finding.trained_on:
         evidence += "; measured on examples that the network may have been trained on"
         advice = "Pass `held_out=` and measure the representation family."
+        if finding.has_held_out:
+            advice = "Measure the representation family, which reads the held-out examples."
     found = "aligned"
     text = f"The network represents the {finding.goal}: {number}."
     if not finding.beyond_chance:

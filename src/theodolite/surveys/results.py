@@ -221,12 +221,14 @@ class History(Shown):
 
     @property
     def answers(self) -> list[Answer]:
-        """The latest answer to each question, among all steps."""
-        found = {
-            answer.question: answer
-            for record in self.run.steps
-            for answer in Survey(record).answers
-        }
+        """The latest answer to each question; evidence of an earlier step names that step."""
+        found: dict[str, Answer] = {}
+        for record, step in zip(self.run.steps, self.steps, strict=True):
+            for answer in Survey(record).answers:
+                ground = answer.evidence
+                if step != self.steps[-1]:
+                    ground = f"measured at step {step}" + (f"; {ground}" if ground else "")
+                found[answer.question] = replace(answer, evidence=ground)
         return list(found.values())
 
     def survey(self, step: int) -> Survey:

@@ -849,6 +849,7 @@ def _data(context: SurveyContext) -> dict[str, Any]:
         "label_source": options.label_source,
         "probe": len(probe),
         "probe_hash": probe.digest,
+        "held_out": None if context.held_out is None else len(context.held_out),
         "input_shape": list(first.shape[1:]) if known and context.given is None else None,
         "outputs": context.layout.outputs,
         **_groups(probe),
