@@ -50,6 +50,7 @@ def between(
     """Every number lies strictly between two bounds; those of ``beside`` are only shown.
 
     Example:
+        >>> from theodolite_papers.ledger import Result
         >>> between({"share": "share_a"}, low=0.5)(Results((Result({"share_a": 0.7}),))).holds
         True
     """
@@ -71,6 +72,7 @@ def within(
     """Every number lies between two bounds, or on one; those of ``beside`` are only shown.
 
     Example:
+        >>> from theodolite_papers.ledger import Result
         >>> within({"share": "share_a"}, low=0.5)(Results((Result({"share_a": 0.5}),))).holds
         True
     """
@@ -87,6 +89,7 @@ def in_order(numbers: Mapping[str, str], *, falling: bool = False) -> Check:
     """The numbers grow (or fall) strictly in the order in which they are named.
 
     Example:
+        >>> from theodolite_papers.ledger import Result
         >>> runs = Results((Result({"area_1": 0.2, "area_2": 0.3}),))
         >>> in_order(named("1", "2", prefix="area_"))(runs).holds
         True
@@ -136,6 +139,7 @@ def largest(winner: str, numbers: Mapping[str, str]) -> Check:
     """One of the numbers is larger than every other.
 
     Example:
+        >>> from theodolite_papers.ledger import Result
         >>> runs = Results((Result({"area_net": 0.2, "area_rbf": 0.1}),))
         >>> largest("net", named("net", "rbf", prefix="area_"))(runs).holds
         True

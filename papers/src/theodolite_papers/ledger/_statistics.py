@@ -76,7 +76,7 @@ def fisher_interval(correlation: float, count: int, inflation: float = 1.0) -> t
 
     Example:
         >>> [round(end, 3) for end in fisher_interval(0.87, 36)]
-        [0.759, 0.932]
+        [0.758, 0.932]
     """
     half = 1.96 * inflation / math.sqrt(count - 3) if count > 3 else math.inf
     centre = math.atanh(min(max(correlation, -0.999999), 0.999999))
