@@ -160,13 +160,15 @@ class Processes:
             if error is not None:
                 raise error
             return
-        told = self.spread(None if error is None else (_described(error), self._is_agreed(error)))
-        if told is None:
+        failure = self.spread(
+            None if error is None else (_described(error), self._is_agreed(error))
+        )
+        if failure is None:
             return
-        if error is None and told[1] and self._agreed is not None:
+        if error is None and failure[1] and self._agreed is not None:
             raise self._agreed
         if error is None:
-            kind, unexpected, text = told[0]
+            kind, unexpected, text = failure[0]
             error = kind(f"process 0 of {self.size} failed: {text}")
             if isinstance(error, ProcessError):
                 error.unexpected = unexpected

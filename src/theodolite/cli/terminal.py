@@ -161,12 +161,12 @@ def progress_bar(
 
 
 def _line_per_stage(stage: Callable[[str], str]) -> Show:
-    told: set[str] = set()
+    printed: set[str] = set()
 
     def show(_fraction: float, text: str) -> None:
         current = stage(text) if text else ""
-        if current and current not in told:
-            told.add(current)
+        if current and current not in printed:
+            printed.add(current)
             typer.echo(current, err=True)
 
     return show

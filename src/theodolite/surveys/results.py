@@ -384,8 +384,8 @@ class Comparison(Shown):
                 parts.append(differences_text(first, other, (self.names[0], name)))
         if self.pairs is not None:
             names = (self.names[0], self.names[1])
-            told = {"CKA": self.pairs.cka, "mutual neighbours": self.pairs.neighbours}
-            parts.append("\n".join(f"{k}: {v.sentence(names)}" for k, v in told.items()))
+            found = {"CKA": self.pairs.cka, "mutual neighbours": self.pairs.neighbours}
+            parts.append("\n".join(f"{k}: {v.sentence(names)}" for k, v in found.items()))
         return "\n\n".join(parts)
 
     def plot(self, name: str, **options: Any) -> Any:

@@ -83,8 +83,8 @@ class Transfer:
         Raises:
             UnknownNameError: If there is no such model.
         """
-        told = self._model(name)[1]["forecast"]
-        return told["value"], told["low"], told["high"]
+        forecast = self._model(name)[1]["forecast"]
+        return forecast["value"], forecast["low"], forecast["high"]
 
     def curve(self, name: str | None = None) -> "LearningCurve":
         """Predicted accuracy and error against the number of labels.
@@ -137,15 +137,15 @@ class Transfer:
         heads = ["", "model", "error", f"forecast {measure}", "95 % interval", "linear probe"]
         table = [[*heads, "best layer", "size", "seconds"]]
         for place, model in enumerate(models, 1):
-            told = model["forecast"]
+            forecast = model["forecast"]
             tie = bool(self.ties) and model["name"] in self.ties
             table.append(
                 [
                     "1=" if tie else str(place),
                     model["name"],
                     _number(model["error"]),
-                    _number(told["value"]),
-                    f"{_number(told['low'])} to {_number(told['high'])}",
+                    _number(forecast["value"]),
+                    f"{_number(forecast['low'])} to {_number(forecast['high'])}",
                     _number(model["features"][measure]),
                     model["best_layer"] or "(inputs)",
                     _size(model["parameters"]),
@@ -175,8 +175,8 @@ class Transfer:
 
     def _answered(self) -> Record:
         """The record with its answers, which those of earlier versions lack."""
-        told = [answer.to_entry() for answer in self.answers]
-        return replace(self.record, contents={**self.record.contents, "answers": told})
+        answers = [answer.to_entry() for answer in self.answers]
+        return replace(self.record, contents={**self.record.contents, "answers": answers})
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write the record; :func:`theodolite.load` reads it back.
@@ -195,19 +195,19 @@ class Transfer:
         return saved(Run("", self.record, ()), folder, overwrite=overwrite)
 
     def __repr__(self) -> str:
-        told = self.record.contents["models"][0]["forecast"]
+        forecast = self.record.contents["models"][0]["forecast"]
         more = f", {len(self.problems)} not measured" if self.problems else ""
         models = "1 model" if len(self.names) == 1 else f"{len(self.names)} models"
         lead = f"tie of {len(self.ties)} with" if self.ties else "start from"
         return (
-            f"Transfer({models}{more}: {lead} {self.best}, {told['measure']} "
-            f"{told['value']:.3f}, {told['low']:.3f} to {told['high']:.3f}"
+            f"Transfer({models}{more}: {lead} {self.best}, {forecast['measure']} "
+            f"{forecast['value']:.3f}, {forecast['low']:.3f} to {forecast['high']:.3f}"
             f"{digest_mark(self.record)})"
         )
 
 
 def _row(place: int, model: Mapping[str, Any], *, tie: bool = False) -> dict[str, Any]:
-    told, tangent = model["forecast"], model["tangent"] or {}
+    forecast, tangent = model["forecast"], model["tangent"] or {}
     chosen: Mapping[str, Any] = next(
         (x for x in model["layers"] if x["name"] == model["best_layer"]), {}
     )
@@ -217,10 +217,10 @@ def _row(place: int, model: Mapping[str, Any], *, tie: bool = False) -> dict[str
         "model": model["name"],
         "error": model["error"],
         "tie": tie,
-        "forecast": told["value"],
-        "low": told["low"],
-        "high": told["high"],
-        "measure": told["measure"],
+        "forecast": forecast["value"],
+        "low": forecast["low"],
+        "high": forecast["high"],
+        "measure": forecast["measure"],
         "features_error": model["features_beside"]["error"],
         "features_accuracy": model["features_beside"]["accuracy"],
         "tangent_error": tangent.get("error", nan),

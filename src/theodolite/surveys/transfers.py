@@ -250,8 +250,10 @@ def transfer(
         failures = run_in_processes(work, waiting, keep, workers=workers, report=report)
     problems = {failure.job[0]: failure.reason for failure in failures}
     if not kept:
-        told = "; ".join(f"{name}: {reason}" for name, reason in problems.items())
-        raise DomainError(f"models: expected at least one that can be measured, got none: {told}")
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in problems.items())
+        raise DomainError(
+            f"models: expected at least one that can be measured, got none: {reasons}"
+        )
     result = Transfer(_joined(sources, kept, problems, probe, chosen, notes))
     return result if store is None else store.finish(result)
 

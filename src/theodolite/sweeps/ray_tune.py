@@ -92,14 +92,14 @@ def _trial(config: Mapping[str, Any], work: Work, jobs: Sequence[Any], inbox: An
 
     index, last = config["job"], time.monotonic()
 
-    def told(share: float, text: str) -> None:
+    def report(share: float, text: str) -> None:
         nonlocal last
         if time.monotonic() - last > _PAUSE:
             last = time.monotonic()
             inbox.put.remote(("share", index, (share, text)))
 
     try:
-        message = ("done", index, work(jobs[index], told))
+        message = ("done", index, work(jobs[index], report))
     except Exception as error:
         message = ("failed", index, reason_of(error))
     ray.get(inbox.put.remote(message))
