@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from theodolite.advice.captions import layer_words
 from theodolite.report.pages import plain, shown
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ class Likeness:
         if not np.isfinite(self.values.to_numpy(dtype=float)).any():
             return ""
         first, second, value = self.largest
-        pair = f"{plain(first)} of {plain(names[0])} and {plain(second)} of {plain(names[1])}"
+        ends = zip((first, second), names, strict=True)
+        pair = " and ".join(f"{layer_words(layer)} of {plain(name)}" for layer, name in ends)
         if not len(self.permuted_largest):
             return f"Most alike: {pair} ({shown(value)}). No chance level was drawn."
         most = shown(float(self.permuted_largest.max()))
