@@ -55,15 +55,16 @@ class ResNet18(nn.Module):
         classes: int = 10,
         inplace: bool = True,
         stock: bool = False,
+        widths: tuple[int, ...] = WIDTHS,
     ):
         super().__init__()
-        self.conv1 = nn.Conv2d(3, WIDTHS[0], 3, 1, 1, bias=False)
+        self.conv1 = nn.Conv2d(3, widths[0], 3, 1, 1, bias=False)
         if stock:
-            self.conv1 = nn.Conv2d(3, WIDTHS[0], 7, 2, 3, bias=False)
-        self.bn1 = norm(WIDTHS[0])
+            self.conv1 = nn.Conv2d(3, widths[0], 7, 2, 3, bias=False)
+        self.bn1 = norm(widths[0])
         self.relu = nn.ReLU(inplace=inplace)
         self.pool = nn.MaxPool2d(3, 2, 1) if stock else nn.Identity()
-        pairs = zip((WIDTHS[0], *WIDTHS), WIDTHS, strict=False)
+        pairs = zip((widths[0], *widths), widths, strict=False)
         stages = [
             nn.Sequential(
                 BasicBlock(inputs, outputs, 1 if stage == 0 else 2, norm, inplace),
@@ -72,7 +73,7 @@ class ResNet18(nn.Module):
             for stage, (inputs, outputs) in enumerate(pairs)
         ]
         self.layer1, self.layer2, self.layer3, self.layer4 = stages
-        self.fc = nn.Linear(WIDTHS[-1], classes)
+        self.fc = nn.Linear(widths[-1], classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of images (n, 3, 32, 32)."""

