@@ -1,0 +1,270 @@
+"""The parts of a survey in their order, and how many examples each takes within the time.
+
+A part is a family, or a piece of one with its own cost. One measured pass turns costs into seconds.
+What the parts before have taken corrects what is expected of those that follow.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from theodolite.advice.reasons import reason
+from theodolite.records import Note
+from theodolite.surveys.context import SurveyContext
+from theodolite.surveys.covariance import covariance_cost, measure_covariance
+from theodolite.surveys.fit import measure_fit, measure_probes, probe_cost
+from theodolite.surveys.gradient import (
+    gradient_cost,
+    measure_feature_contrast,
+    measure_gradient,
+)
+from theodolite.surveys.kernel import kernel_cost, measure_kernel
+from theodolite.surveys.options import FEATURE_READERS
+from theodolite.surveys.progress import Cost, Progress, Speed, TimeBudget, WorkCounts
+from theodolite.surveys.record import RecordBuilder
+from theodolite.surveys.representation import measure_representation, representation_cost
+from theodolite.surveys.tangent import measure_tangent, tangent_cost
+
+__all__ = ["PARTS", "Part", "Schedule"]
+
+Measure = Callable[[SurveyContext, RecordBuilder], None]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a family; where one fails, the others go on.
+
+    Args:
+        family: that its rows belong to.
+        measure: writes them down.
+        stage: what it is called while it runs, and in the times of the record.
+        cost: of so many examples.
+        fewest: examples that give an error bar: no time limit takes fewer.
+        share: of the time that is left when it is its turn.
+        tried: whether few examples are measured first, to learn how long more take.
+        reads_features: whether it needs the pass that collects them.
+        row: whose absence is explained where the part fails; by default the whole family's is.
+        always: taken also where the family is not due or does not apply.
+    """
+
+    family: str
+    measure: Measure
+    stage: str = ""
+    cost: Callable[[WorkCounts, int], Cost] | None = None
+    fewest: int = 0
+    share: float = 1.0
+    tried: bool = False
+    reads_features: bool = False
+    row: str = ""
+    always: bool = False
+
+
+# Cheap ones first. Parts that read features share the time of the pass that collects them.
+PARTS = (
+    Part(
+        "representation",
+        measure_representation,
+        "representation",
+        representation_cost,
+        reads_features=True,
+    ),
+    Part(
+        "representation",
+        measure_probes,
+        "probes",
+        probe_cost,
+        reads_features=True,
+        row="probe_accuracy",
+    ),
+    Part("representation", measure_fit, row="accuracy"),
+    Part("kernel", measure_kernel, "kernel", kernel_cost, reads_features=True),
+    # The headline needs features and no gradients: it is cheap.
+    Part(
+        "gradient",
+        measure_feature_contrast,
+        reads_features=True,
+        row="feature_omega_contrast",
+        always=True,
+    ),
+    Part("covariance", measure_covariance, "covariance", covariance_cost, 32, 0.35),
+    Part("gradient", measure_gradient, "gradient", gradient_cost, 32, 0.5, tried=True),
+    Part("tangent", measure_tangent, "tangent", tangent_cost, 16, 0.85, tried=True),
+)
+_FEWEST_ROWS, _FEATURES_SHARE = 64, 0.35  # of the parts that read features
+_LONG, _WORTH = 0.06, 1.5  # of the time, and times the fewest examples: a trial is worth it beyond
+_SLOW = 0.05  # of the time: data that take longer to read are read once
+
+
+class Schedule:
+    """How many examples each part takes, within the time of the survey.
+
+    Args:
+        context: of the survey, whose plan it changes.
+        budget: the time; None takes all examples.
+    """
+
+    def __init__(self, context: SurveyContext, budget: TimeBudget | None = None) -> None:
+        self._context, self._budget = context, budget
+        self._cut: dict[str, tuple[int, int]] = {}
+        self._reserved = 0.0  # seconds that parts which read features leave to the others
+
+    @classmethod
+    def of(cls, context: SurveyContext, begun: float, show: Any) -> "Schedule":
+        """Time one pass, where somebody watches or the time is limited."""
+        seconds = context.options.seconds
+        if show is None and seconds is None:
+            return cls(context)
+        try:
+            with context.record.timed("trial"):
+                speed = Speed.measured(context.model, context.probe.batch, context.work.single)
+        except Exception:  # an example that the model does not take: the families say why
+            return cls(context)
+        if show is not None:
+            costs: dict[str, tuple[tuple[float, ...], float]] = {}
+            for stage, cost in _stage_costs(context.work).items():
+                costs[stage] = (
+                    tuple(speed.example * count for count in cost.passes),
+                    speed.product * cost.products,
+                )
+            context.progress = Progress(show, costs, len(context.layout.layers))
+        return cls(context, None if seconds is None else TimeBudget(seconds, speed, begun))
+
+    def plan_features(self, parts: Sequence[Part]) -> None:
+        """Rows of all parts that read features: the pass, and what they do with it."""
+        if self._budget is None:
+            return
+        self._reserved = (1 - _FEATURES_SHARE) * self._budget.left
+        self._limit_rows(parts, self._pass_cost)
+
+    def plan_rows(self, parts: Sequence[Part]) -> None:
+        """Rows of the parts that are left, by what the pass and the parts before have taken."""
+        if self._budget is not None and parts and parts[0].cost is not None:
+            self._limit_rows(parts, lambda _n: 0.0)
+
+    def _limit_rows(self, parts: Sequence[Part], passes: Callable[[int], float]) -> None:
+        context, work, budget = self._context, self._context.work, self._budget
+        assert budget is not None
+        most = max(context.row_count(part.family) for part in parts)
+
+        def cost(n: int) -> Cost:
+            costs = [part.cost(work, n) for part in parts if part.cost is not None]
+            return Cost((passes(n),), sum(cost.products for cost in costs))
+
+        share = max(budget.left - self._reserved, 0.0) / max(budget.left, 1e-9)
+        found = budget.examples(cost, most, _FEWEST_ROWS, share)
+        for family in dict.fromkeys(part.family for part in parts):
+            if family in context.options.families:
+                self.limit(family, _FEWEST_ROWS if found is None else found)
+
+    def _pass_cost(self, n: int) -> float:
+        """Passes of single examples that give so many rows of features, and held-out ones."""
+        probe = self._context.probe
+        return (n + self._held_out) * len(probe) / max(1, probe.row_count)
+
+    @property
+    def _held_out(self) -> int:
+        """Held-out examples whose features are read."""
+        judged = self._context.judged
+        return self._context.plan.size("held_out", 0 if judged is None else len(judged))
+
+    def learn_pass(self, seconds: float) -> None:
+        """Compare the time of the pass that collects features with what was expected of it."""
+        if self._budget is not None:
+            examples = self._context.rows_read + self._held_out
+            self._budget.learn(Cost((examples,)), seconds)
+
+    def plan_part(self, part: Part) -> str | None:
+        """Examples of a part with passes of its own; the reason where too few fit."""
+        budget, context, family = self._budget, self._context, part.family
+        if budget is None or part.cost is None or part.reads_features:
+            return None
+        if family in context.options.named_sizes:
+            return None
+        work, cost = context.work, part.cost
+        most = context.count(family)
+        if family == "covariance":
+            most = self._covariance_examples()
+        found = budget.examples(lambda n: cost(work, n), most, part.fewest, part.share)
+        if found is None:
+            expected = budget.expected(cost(work, min(part.fewest, most)))
+            total = budget.seconds - budget.left + 2 * expected
+            return reason(
+                Note.NO_TIME,
+                fewest=part.fewest,
+                expected=expected,
+                left=max(budget.left, 0.0),
+                total=_round_up(total),
+            )
+        self.limit(family, found)
+        return None
+
+    def wants_trial(self, part: Part) -> bool:
+        """Whether a part is long enough to be timed on few examples before all are taken."""
+        budget, count = self._budget, self._context.count(part.family)
+        if budget is None or part.cost is None or part.reads_features or not part.tried:
+            return False
+        named = part.family in self._context.options.named_sizes
+        long = budget.expected(part.cost(self._context.work, count)) > _LONG * budget.seconds
+        return long and not named and count > _WORTH * part.fewest
+
+    def keeps_trial(self, part: Part) -> bool:
+        """Whether no more examples fit than a trial has taken, or hardly more."""
+        late = self.plan_part(part) is not None
+        few = self._context.count(part.family) <= _WORTH * part.fewest
+        return late or few
+
+    def _covariance_examples(self) -> int:
+        """All the data, unless reading them again would take long."""
+        context, probe = self._context, self._context.probe
+        if context.plan.sizes["covariance"] is not None:
+            return context.count("covariance")
+        slow = not probe.complete or probe.reading > _SLOW * (context.options.seconds or math.inf)
+        return len(probe) if slow else probe.given
+
+    def learn(self, part: Part, seconds: float) -> None:
+        """Compare the time of a part with what was expected of it."""
+        if self._budget is not None and part.cost is not None:
+            reads, context = part.reads_features, self._context
+            count = context.row_count(part.family) if reads else context.count(part.family)
+            self._budget.learn(part.cost(context.work, count), seconds)
+
+    def limit(self, family: str, count: int) -> None:
+        """No more examples than these for a family."""
+        context = self._context
+        if family in context.options.named_sizes:
+            return
+        available = context.probe.row_count if family in FEATURE_READERS[:2] else len(context.probe)
+        if family == "covariance" and context.plan.sizes[family] is None:
+            available = context.probe.given
+        wanted = context.plan.size(family, available)
+        if count < wanted or (family == "covariance" and not context.probe.complete):
+            self._cut[family] = count, max(wanted, self._cut.get(family, (0, 0))[1])
+            context.plan = context.plan.with_sizes(**{family: count})
+
+    def cut(self) -> str | None:
+        """What the time limit has cut, in one line with the argument that lifts it."""
+        if not self._cut:
+            return None
+        parts = [
+            f"{few:,} of {all_:,} examples for {name}" for name, (few, all_) in self._cut.items()
+        ]
+        limit = self._context.options.seconds
+        return str(reason(Note.CUT, parts=", ".join(parts), limit=limit))
+
+
+def _round_up(seconds: float) -> int:
+    """Seconds in a round number: tens, and hundreds beyond 200."""
+    step = 10 if seconds < 200 else 100
+    return int(-(-seconds // step) * step)
+
+
+def _stage_costs(work: WorkCounts) -> dict[str, Cost]:
+    """What the pass over the features and the stages cost, in their order."""
+    families = work.options.families
+    read = max((work.count(f) for f in FEATURE_READERS if f in families), default=0)
+    costs = {"features": Cost((float(read),))} if read else {}
+    for part in PARTS:
+        if part.cost is not None and part.family in families:
+            costs[part.stage] = part.cost(work, work.count(part.family))
+    return costs
