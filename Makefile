@@ -102,7 +102,7 @@ docs: export NO_MKDOCS_2_WARNING = 1
 docs: $(DOCS)/.ready ## the documentation site with tutorials and ledger, in site/index.html
 	$(BIN)/theodolite study ledger --site docs/ledger
 	$(DOCS)/bin/python docs/tutorials/build.py
-	$(DOCS)/bin/mkdocs build --strict --quiet
+	$(DOCS)/bin/python -m mkdocs build --strict --quiet
 
 clean: ## remove environments and caches
 	rm -rf $(VENV) $(BENCH) $(CLEAN) $(VISION) $(DOCS) dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
