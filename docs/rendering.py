@@ -32,8 +32,10 @@ def on_post_build(config: Any, **_: Any) -> None:
 
 
 def _mathml(match: re.Match[str]) -> str:
-    kind = "block" if match[2] == "[" else "inline"
-    return convert(html.unescape(match[3]).strip(), display=kind)
+    formula = html.unescape(match[3]).strip()
+    if match[2] == "[":
+        return f'<div class="formula">{convert(formula, display="block")}</div>'
+    return convert(formula, display="inline")
 
 
 def markdown(text: str) -> str:
