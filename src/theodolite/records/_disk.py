@@ -165,7 +165,7 @@ def _lock(folder: Path) -> tuple[int, bool, list[Path]]:
         with _told(folder):
             try:
                 descriptor = os.open(folder, os.O_RDONLY)
-            except FileNotFoundError:  # whoever made it has failed, and removed it
+            except FileNotFoundError:  # the process that made it failed and removed it
                 continue
         held = False
         with suppress(OSError):
