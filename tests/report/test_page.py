@@ -415,3 +415,11 @@ def test_what_the_time_limit_cut_is_on_the_page():
     record = replace(run.head, contents={**run.head.contents, "cut": cut})
     assert f"<li>{cut}.</li>" in page_html([Run("net", record, (record,))])
     assert f"net: {cut}." in page_html([Run("net", record, (record,)), survey_run(name="b")])
+
+
+def test_the_raw_input_is_no_layer():
+    run = survey_run(("input", "fc1", "fc2"))
+    named = [{**layer, "role": "input" if layer["name"] == "input" else ""}
+             for layer in run.head.contents["layers"]]  # fmt: skip
+    record = replace(run.head, contents={**run.head.contents, "layers": named})
+    assert '<p class="lead" data-text="lead">2 layers' in page_html([Run("", record, (record,))])

@@ -15,6 +15,7 @@ __all__ = [
     "count_of",
     "digest_words",
     "family_sentence",
+    "layer_count",
     "layer_words",
     "loss_sentence",
     "numbers_sentence",
@@ -130,7 +131,7 @@ def opening_sentence(group: Group, step: int | None = None) -> str:
     """What was measured, on what, and when."""
     named = len(group.runs) == 1 and group.runs[0].run.name
     of = f" of {plain(group.name)}" if named else ""
-    pieces = [f"{count_of(len(group.layers), 'layer')}{of}"]
+    pieces = [f"{count_of(layer_count(group), 'layer')}{of}"]
     data = [run.at(step).record.contents.get("data", {}) for run in group.runs]
     examples = list(dict.fromkeys(filter(None, map(_examples, data))))
     if examples:
@@ -325,6 +326,13 @@ def _share(part: int, whole: int) -> str:
     if whole == 1:
         return "the one layer" if part else "no layer"
     return "every layer" if part == whole else f"{part} of {count_of(whole, 'layer')}"
+
+
+def layer_count(group: Group) -> int:
+    """Layers of the networks; the raw input, which has a row too, is none."""
+    entries = group.runs[0].run.head.contents.get("layers", [])
+    inputs = {entry["name"] for entry in entries if entry.get("role") == "input"}
+    return len(set(group.layers) - inputs)
 
 
 def count_of(number: int, noun: str) -> str:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from theodolite.advice.captions import count_of, digest_words, quiet_reason
+from theodolite.advice.captions import count_of, digest_words, layer_count, quiet_reason
 from theodolite.advice.reasons import UNREADABLE, missing_in, not_shown, shared_words
 from theodolite.records import FAMILIES, Group, listed
 from theodolite.report._depth import Chart, headlines, is_shortcut
@@ -115,7 +115,7 @@ def notes_of(group: Group) -> list[str]:
             said.setdefault((FAMILIES["covariance"].heading, UNREADABLE), []).append(layer)
     for (heading, why), layers in said.items():
         names = list(dict.fromkeys(map(plain, layers)))
-        where = f"{len(names)} of {count_of(len(group.layers), 'layer')}"
+        where = f"{len(names)} of {count_of(layer_count(group), 'layer')}"
         named = f" ({listed(names)})" if len(names) <= _MOST_NAMED else ""
         notes.append(missing_in(heading, where + named, why))
     cuts = [(run.name, run.last.record.contents.get("cut")) for run in group.runs]
