@@ -20,6 +20,7 @@ import jupytext
 import nbformat
 from nbclient import NotebookClient
 from nbconvert import MarkdownExporter
+from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 from nbformat import NotebookNode
 
 from theodolite import __version__
@@ -91,6 +92,7 @@ def write_page(name: str, notebook: NotebookNode, missing: list[str]) -> None:
     """``NAME.md`` with its figures in ``NAME_files``, and ``NAME.ipynb``."""
     nbformat.write(notebook, FOLDER / f"{name}.ipynb")
     exporter = MarkdownExporter()
+    exporter.register_preprocessor(CoalesceStreamsPreprocessor, enabled=True)
     text, resources = exporter.from_notebook_node(
         notebook, resources={"output_files_dir": f"{name}_files", "unique_key": name}
     )
