@@ -25,12 +25,8 @@ hypothesis.settings.load_profile("theodolite")
 _ROOT = Path(__file__).parent
 _ARRAYS = ("linalg", "measures", "theory", "metrics", "interventions", "engine")
 _SHAPE_CHECKED = (*(_ROOT / "tests" / name for name in (*_ARRAYS, "conformance")), _ROOT / "src")
-_TABLES_OF_NETWORKS = (
-    "test_hostile.py",
-    "test_networks.py",
-    "test_no_memory.py",
-    "test_places.py",
-)  # hundreds of calls of the same functions
+# hundreds of calls of the same functions
+_TABLES_OF_NETWORKS = ("test_hostile.py", "test_networks.py")
 _PAPERS = (_ROOT / "papers" / "src" / "theodolite_papers").glob("*/formulas")
 jaxtyping.install_import_hook(
     [

@@ -208,7 +208,7 @@ def test_network(name, function):
         assert re.search(expected.reason, text, re.DOTALL), text
 
 
-@pytest.mark.parametrize("function", ["kernels", "gradients", "features"])
+@pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("name", [network.name for network in (*MOVING, *MIXING)])
 def test_every_example_alone_is_a_proof(name, function):
     """No number that ``check="every"`` gives is wrong, and none is refused that is exact."""
