@@ -110,7 +110,7 @@ comparison.plot("cka_target")
 
 # %% [markdown]
 # CKA to labels uses training examples. Linear probes are judged on held-out examples: with true labels they are accurate in every layer, with random labels
-# they stay at chance.
+# they are no better than chance.
 
 # %% alt="Accuracy of linear probes on held-out examples, over the depth of both networks"
 comparison.plot("probe_accuracy")
