@@ -1,12 +1,14 @@
 """Surveys end in time, say what they cut, and return what is there when they are interrupted."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import theodolite as th
 from tests.survey.subjects import blobs, cnn, images, mlp
 from theodolite.errors import DomainError
-from theodolite.surveys import SurveyOptions, draw_probe
+from theodolite.surveys import SurveyOptions, draw_probe, schedule
 from theodolite.surveys.context import SurveyContext
 from theodolite.surveys.progress import Cost, Speed, TimeBudget
 
@@ -68,6 +70,28 @@ def test_parts_that_read_features_take_fewer_rows_after_a_slow_pass(monkeypatch)
     assert sizes[0] == 2000
     assert 64 <= sizes[1] < 300
     assert "of 600 examples for kernel" in found.record.contents["cut"]
+
+
+def test_slow_small_steps_say_nothing_of_passes(monkeypatch):
+    """A family that reads features and is slow does not take others' examples."""
+    speed, measure = Speed(1e-3, 1e-10), schedule.measure_kernel
+    monkeypatch.setattr(Speed, "measured", classmethod(lambda cls, *_: speed))
+    now = [0.0]
+    for module in ("progress", "run"):
+        monkeypatch.setattr(f"theodolite.surveys.{module}.perf_counter", lambda: now[0])
+
+    def slowly(context, record):
+        measure(context, record)
+        now[0] += 8.0
+
+    parts = tuple(
+        replace(part, measure=slowly) if part.measure is measure else part
+        for part in schedule.PARTS
+    )
+    monkeypatch.setattr("theodolite.surveys.run.PARTS", parts)
+    families = ["kernel", "gradient"]
+    found = th.survey(mlp(), blobs(300), families=families, permutations=2, seconds=30)
+    assert found.record.contents["config"]["sizes"]["gradient"] == 1000
 
 
 def slow(monkeypatch, example):

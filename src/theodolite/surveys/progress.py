@@ -8,6 +8,7 @@ turn both into seconds: for the bar, and for the choice of n (:class:`TimeBudget
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from time import perf_counter
@@ -123,6 +124,10 @@ class TimeBudget:
     def __init__(self, seconds: float | int, speed: Speed, begun: float) -> None:
         self.seconds, self._speed, self._begun = seconds, speed, begun
         self._slower = 1.0
+
+    def branch(self) -> "TimeBudget":
+        """The same time and expectations, for stages that are learned of apart."""
+        return copy(self)
 
     @property
     def left(self) -> float:

@@ -106,6 +106,9 @@ class Schedule:
 
     def __init__(self, context: SurveyContext, budget: TimeBudget | None = None) -> None:
         self._context, self._budget = context, budget
+        # Parts that read features do small steps on every layer: how they compare with what was
+        # expected says nothing of passes and large products.
+        self._reading = None if budget is None else budget.branch()
         self._cut: dict[str, tuple[int, int]] = {}
         self._reserved = 0.0  # seconds that parts which read features leave to the others
 
@@ -143,7 +146,7 @@ class Schedule:
             self._limit_rows(parts, lambda _n: 0.0)
 
     def _limit_rows(self, parts: Sequence[Part], passes: Callable[[int], float]) -> None:
-        context, work, budget = self._context, self._context.work, self._budget
+        context, work, budget = self._context, self._context.work, self._reading
         assert budget is not None
         most = max(context.row_count(part.family) for part in parts)
 
@@ -173,6 +176,7 @@ class Schedule:
         if self._budget is not None:
             examples = self._context.rows_read + self._held_out
             self._budget.learn(Cost((examples,)), seconds)
+            self._reading = self._budget.branch()
 
     def plan_part(self, part: Part) -> str | None:
         """Examples of a part with passes of its own; the reason where too few fit."""
@@ -227,7 +231,9 @@ class Schedule:
         if self._budget is not None and part.cost is not None:
             reads, context = part.reads_features, self._context
             count = context.row_count(part.family) if reads else context.count(part.family)
-            self._budget.learn(part.cost(context.work, count), seconds)
+            budget = self._reading if reads else self._budget
+            assert budget is not None
+            budget.learn(part.cost(context.work, count), seconds)
 
     def limit(self, family: str, count: int) -> None:
         """No more examples than these for a family."""
