@@ -2,8 +2,8 @@
 
 Networks of 10 to 100 thousand parameters and 32 or 64 examples: the numbers to compute are few, and
 the fixed cost of a call decides. Each number is the least of several calls after a warm-up. Every
-call gets a model object of its own, so that calls share nothing. TorchJD computes the total kernel
-of all outputs, Opacus the norms of gradients by ghost clipping.
+call gets a copy of the model, made before its time is taken, so that calls share nothing. TorchJD
+computes the total kernel of all outputs, Opacus the norms of gradients by ghost clipping.
 
     PYTHONPATH=src OMP_NUM_THREADS=1 python -m benchmarks.small
 """
@@ -81,12 +81,13 @@ def cases() -> Iterator[tuple[str, Case]]:
         yield f"transformer, n={n}", (SmallTransformer().eval(), tokens, labels)
 
 
-def _least(call: Callable[[], Any], seconds: float) -> float:
-    call()
+def _least(call: Callable[[nn.Module], Any], model: nn.Module, seconds: float) -> float:
+    call(copy.deepcopy(model))
     best, start = float("inf"), time.process_time()
     while time.process_time() - start < seconds:
+        fresh = copy.deepcopy(model)
         before = time.process_time()
-        call()
+        call(fresh)
         best = min(best, time.process_time() - before)
     return 1e3 * best
 
@@ -95,30 +96,31 @@ def _loss(outputs: Tensor, labels: Tensor) -> Tensor:
     return functional.cross_entropy(outputs, labels, reduction="none")
 
 
-def kernels(case: Case, check: bool) -> Callable[[], Any]:
-    """Tangent kernels, of a fresh copy of the model."""
-    model, x, _ = case
-    return lambda: th.tangent_kernels(copy.deepcopy(model), x, check=check)
+def kernels(case: Case, check: bool) -> Callable[[nn.Module], Any]:
+    """Tangent kernels."""
+    _, x, _ = case
+    return lambda model: th.tangent_kernels(model, x, check=check)
 
 
-def gradients(case: Case, check: bool) -> Callable[[], Any]:
+def gradients(case: Case, check: bool) -> Callable[[nn.Module], Any]:
     """Norms and class sums of the gradients of single examples."""
-    model, x, y = case
-    return lambda: th.gradient_alignment(copy.deepcopy(model), x, y, _loss, check=check)
+    _, x, y = case
+    return lambda model: th.gradient_alignment(model, x, y, _loss, check=check)
 
 
-def plain(case: Case) -> Callable[[], Any]:
+def plain(case: Case) -> Callable[[nn.Module], Any]:
     """One forward and backward pass."""
-    model, x, y = case
-    return lambda: torch.autograd.grad(_loss(model(x), y).sum(), list(model.parameters()))
+    _, x, y = case
+    return lambda model: torch.autograd.grad(_loss(model(x), y).sum(), [*model.parameters()])
 
 
-def func_kernels(case: Case) -> Callable[[], Any]:
+def func_kernels(case: Case) -> Callable[[nn.Module], Any]:
     """Kernels per tensor from all gradients, by torch.func."""
-    model, x, _ = case
-    weights = {name: value.detach() for name, value in model.named_parameters()}
+    _, x, _ = case
 
-    def call() -> list[Tensor]:
+    def call(model: nn.Module) -> list[Tensor]:
+        weights = {name: value.detach() for name, value in model.named_parameters()}
+
         def one(p: dict[str, Tensor], row: Tensor) -> Tensor:
             return functional_call(model, p, (row.unsqueeze(0),)).squeeze(0)
 
@@ -129,12 +131,13 @@ def func_kernels(case: Case) -> Callable[[], Any]:
     return call
 
 
-def func_gradients(case: Case) -> Callable[[], Any]:
+def func_gradients(case: Case) -> Callable[[nn.Module], Any]:
     """Norms of all gradients, by torch.func."""
-    model, x, y = case
-    weights = {name: value.detach() for name, value in model.named_parameters()}
+    _, x, y = case
 
-    def call() -> list[Tensor]:
+    def call(model: nn.Module) -> list[Tensor]:
+        weights = {name: value.detach() for name, value in model.named_parameters()}
+
         def one(p: dict[str, Tensor], row: Tensor, label: Tensor) -> Tensor:
             outputs = functional_call(model, p, (row.unsqueeze(0),))
             return _loss(outputs, label.unsqueeze(0)).squeeze(0)
@@ -145,25 +148,23 @@ def func_gradients(case: Case) -> Callable[[], Any]:
     return call
 
 
-def torchjd_kernel(case: Case) -> Callable[[], Any]:
+def torchjd_kernel(case: Case) -> Callable[[nn.Module], Any]:
     """The kernel of all parameters together, by TorchJD."""
     from torchjd.autogram import Engine
 
-    def call() -> Tensor:
-        model = copy.deepcopy(case[0])  # the engine leaves hooks behind
+    def call(model: nn.Module) -> Tensor:
         engine = Engine(model, batch_dim=0)
         return engine.compute_gramian(model(case[1]))
 
     return call
 
 
-def opacus_norms(case: Case) -> Callable[[], Any]:
+def opacus_norms(case: Case) -> Callable[[nn.Module], Any]:
     """Norms of all gradients, by ghost clipping of Opacus."""
     from opacus.grad_sample import GradSampleModuleFastGradientClipping
 
-    def call() -> Tensor:
-        model = copy.deepcopy(case[0]).train()
-        wrapped = GradSampleModuleFastGradientClipping(model, loss_reduction="sum")
+    def call(model: nn.Module) -> Tensor:
+        wrapped = GradSampleModuleFastGradientClipping(model.train(), loss_reduction="sum")
         _loss(wrapped(case[1]), case[2]).sum().backward()
         return wrapped.get_norm_sample()
 
@@ -177,7 +178,7 @@ def main() -> None:
     parser.add_argument("--only", default="")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rows: dict[str, Callable[[Case], Callable[[], Any]]] = {
+    rows: dict[str, Callable[[Case], Callable[[nn.Module], Any]]] = {
         "kernels": lambda case: kernels(case, True),
         "unchecked": lambda case: kernels(case, False),
         "torch.func": func_kernels,
@@ -195,7 +196,7 @@ def main() -> None:
         row = []
         for make in rows.values():
             try:
-                row.append(f"{_least(make(case), options.seconds):12.2f}")
+                row.append(f"{_least(make(case), case[0], options.seconds):12.2f}")
             except Exception as error:  # a peer that is not installed, or refuses the network
                 row.append(f"{type(error).__name__:>12.11s}")
         print(f"{name:24s}" + "".join(row), flush=True)

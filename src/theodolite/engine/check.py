@@ -31,7 +31,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from theodolite.engine.batches import Batch
+from theodolite.engine.batches import Batch, spans
 from theodolite.engine.calls import (
     DisagreementError,
     NotFollowedError,
@@ -180,7 +180,8 @@ class SuspectCalls(TorchFunctionMode):
 
 
 _COARSE = (torch.float16, torch.bfloat16)
-_KNOWN = (torch.float64, torch.complex128, torch.float32, torch.complex64, *_COARSE)
+_WIDE = (torch.float64, torch.complex128, torch.float32, torch.complex64)
+_KNOWN = (*_WIDE, *_COARSE)
 _COUNTS = frozenset({
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
 })  # fmt: skip
@@ -237,8 +238,7 @@ class Comparison:
     """
 
     def __init__(self) -> None:
-        self._names: list[str] = []
-        self._gaps: list[Tensor] = []
+        self._pairs: list[_Pair] = []
 
     def add_rows(
         self,
@@ -246,6 +246,7 @@ class Comparison:
         found: Tensor,
         wanted: Tensor,
         whole: Tensor | None = None,
+        weights: Float[Tensor, " n"] | None = None,
     ) -> None:
         """Every row of a tensor must be that of another.
 
@@ -254,44 +255,106 @@ class Comparison:
             found: The rows.
             wanted: What they should be.
             whole: All rows, which give the size of what is compared; None for those wanted.
+            weights: What each wanted row is multiplied by first; None for ones.
         """
-        if found.shape != wanted.shape:
-            self.add_gap(name, torch.full((), torch.inf))
-            return
-        if found.numel() == 0:
-            return
-        first, second = (t.detach().reshape(len(t), -1) for t in (found, wanted))
-        if first.is_complex():
-            first, second = (torch.view_as_real(t).flatten(1) for t in (first, second))
-            whole = None
-        wide = torch.promote_types(first.dtype, torch.float32)
-        first, second = (_without_infinities(part.to(wide)) for part in (first, second))
-        norms = _norms(second)
-        every = norms
-        if whole is not None:
-            every = _norms(_without_infinities(whole.detach().reshape(len(whole), -1).to(wide)))
-        scale = torch.maximum(norms, every.square().mean().sqrt())
-        gaps = _norms(first - second)
-        self.add_gap(name, _share(gaps, scale).amax())
-
-    def add_gap(self, name: str, gap: Float[Tensor, ""]) -> None:
-        """A relative difference."""
-        self._names.append(name)
-        self._gaps.append(gap.detach().double())
+        self._pairs.append(_Pair(name, found, wanted, whole, weights))
 
     def first_above(self, tolerance: float) -> tuple[str, float] | None:
         """The first pair that differs by more, and by how much; waits for the device."""
-        if not self._gaps:
-            return None
-        device = self._gaps[0].device
-        gaps = torch.stack([gap.to(device) for gap in self._gaps]).cpu()
-        wrong = (~(gaps <= tolerance)).nonzero().flatten().tolist()
-        return (self._names[wrong[0]], float(gaps[wrong[0]])) if wrong else None
+        with torch.no_grad():
+            quick = self._quick_gaps()
+            for index, pair in enumerate(self._pairs):
+                gap = quick[index] if index in quick else float(pair.gap())
+                if not gap <= tolerance:
+                    return pair.name, gap
+        return None
+
+    def _quick_gaps(self) -> dict[int, float]:
+        """Position of a pair -> its gap, where no square leaves the range of its dtype."""
+        by_length: dict[int, list[int]] = {}
+        for index, pair in enumerate(self._pairs):
+            if pair.found.shape == pair.wanted.shape and pair.found.numel() > 0:
+                by_length.setdefault(len(pair.found), []).append(index)
+        known: dict[int, float] = {}
+        for indices in by_length.values():
+            device = self._pairs[indices[0]].found.device
+            measured = zip(*(self._pairs[index].norms() for index in indices), strict=True)
+            gaps, norms, sizes = (
+                torch.stack([part.to(device) for part in column]).double() for column in measured
+            )
+            shares = _share(gaps, torch.maximum(norms, sizes[:, None])).amax(1)
+            for index, share, size in zip(indices, shares.tolist(), sizes.tolist(), strict=True):
+                if math.isfinite(share) and _smallest(self._pairs[index].found) < size < math.inf:
+                    known[index] = share
+        return known
 
 
-def _without_infinities(rows: Tensor) -> Tensor:
+@dataclass(frozen=True)
+class _Pair:
+    """Rows and what they should be, see :meth:`Comparison.add_rows`."""
+
+    name: str
+    found: Tensor
+    wanted: Tensor
+    whole: Tensor | None
+    weights: Tensor | None
+
+    def norms(self) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"], Float[Tensor, ""]]:
+        """Norms of the differences and of the wanted rows, and the root mean square of all norms.
+
+        Of some rows at a time: differences of all would be new memory, which takes ten times as
+        long as to compare them.
+        """
+        row = max(1, self.found[:1].numel())
+        step = len(self.found) if self.found.is_cuda else max(1, _CHUNK // row)
+        gaps, norms = [], []
+        for rows in spans(len(self.found), step):
+            found, wanted = self._rows(rows)
+            gaps.append(torch.linalg.vector_norm(found - wanted, dim=1))
+            norms.append(torch.linalg.vector_norm(wanted, dim=1))
+        own = torch.cat(norms)
+        every = own if self.whole is None else self.whole
+        size = torch.linalg.vector_norm(_wide(every)) / len(every) ** 0.5
+        return torch.cat(gaps), own, size
+
+    def _rows(self, rows: slice) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
+        parts = (_wide(tensor[rows]) for tensor in (self.found, self.wanted))
+        found, wanted = (part.reshape(len(part), -1) for part in parts)
+        if self.weights is not None:
+            wanted = wanted * self.weights[rows, None].to(wanted)
+        return found, wanted
+
+    def gap(self) -> Float[Tensor, ""]:
+        """The largest relative difference, for numbers of any size; infinities are equal."""
+        if self.found.shape != self.wanted.shape:
+            return torch.full((), torch.inf)
+        if self.found.numel() == 0:
+            return torch.zeros(())
+        found, wanted = (_without_infinities(part) for part in self._rows(slice(None)))
+        norms = _norms(wanted)
+        every = norms
+        if self.whole is not None:
+            every = _norms(_without_infinities(_wide(self.whole).flatten(1)))
+        scale = torch.maximum(norms, every.square().mean().sqrt())
+        return _share(_norms(found - wanted), scale).amax()
+
+
+_CHUNK = 2**20  # numbers whose differences are formed at a time
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype in _WIDE else tensor.float()
+
+
+def _smallest(tensor: Tensor) -> float:
+    """Norms above it lose nothing to squares that are too small for the dtype."""
+    return 1e6 * torch.finfo(torch.promote_types(tensor.dtype, torch.float32)).tiny ** 0.5
+
+
+def _without_infinities(rows: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
     """Masks of attention hold minus infinity, which is equal in both."""
-    return rows.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+    real = torch.view_as_real(rows).flatten(1) if rows.is_complex() else rows
+    return real.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _norms(rows: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
@@ -301,11 +364,23 @@ def _norms(rows: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
 
 
 def _norm(tensor: Tensor) -> Float[Tensor, ""]:
-    wide = torch.promote_types(tensor.dtype, torch.float32)
     if tensor.numel() == 0:
         return torch.zeros((), dtype=torch.float64, device=tensor.device)
-    parts = torch.split(tensor.reshape(1, -1), 2**20, 1)  # copies stay small
-    return torch.linalg.vector_norm(torch.cat([_norms(part.to(wide)) for part in parts]))
+    parts = torch.split(_wide(tensor).reshape(1, -1), _CHUNK, 1)
+    return torch.linalg.vector_norm(torch.cat([_norms(part) for part in parts]))
+
+
+def lengths(tensors: Sequence[Tensor]) -> Float[Tensor, " m"]:
+    """Norms of several real tensors in float64 on the CPU; waits for the device once."""
+    if not tensors:
+        return torch.zeros(0, dtype=torch.float64)
+    device = tensors[0].device
+    quick = [torch.linalg.vector_norm(_wide(tensor)).to(device) for tensor in tensors]
+    found = torch.stack(quick).double().cpu()
+    for index, (tensor, norm) in enumerate(zip(tensors, found.tolist(), strict=True)):
+        if not _smallest(tensor) < norm < math.inf:
+            found[index] = _norm(tensor)
+    return found
 
 
 def _share(gaps: Tensor, scale: Tensor) -> Tensor:
@@ -381,15 +456,24 @@ class ExampleCheck:
         """Rows of the next batch that may run by themselves, the first of them in any case."""
         return torch.randperm(examples, generator=self.draws)[:_FEW].tolist()
 
-    def reruns(self, examples: int) -> list[list[int]]:
-        """Rows that run again: a random half together and one more by itself, or one by one."""
+    def reruns(self, examples: int, single: "SingleRun | None" = None) -> list[list[int]]:
+        """Rows that run again: a random half together and one more by itself, or one by one.
+
+        Args:
+            examples: Number of examples of the batch.
+            single: One of them that has run by itself; it takes the place of the one more.
+        """
         order = torch.randperm(examples, generator=self.draws).tolist()
         if self.every:
             self.single_examples += examples
             return [[row] for row in order]
+        if single is not None:
+            order.remove(single.row)
+            order.append(single.row)
+        else:
+            self.single_examples += examples > 1
         part = order[: min(_PART, -(-examples // 2))]
         self.in_other_batches += len(part)
-        self.single_examples += examples > 1
         return [part, order[-1:]] if examples > 1 else [part]
 
     def weights(self, *shape: int) -> Tensor:
@@ -414,6 +498,14 @@ class ExampleCheck:
 
 
 @dataclass(frozen=True)
+class SingleRun:
+    """An example that has run by itself: its row in the batch, and its outputs with their graph."""
+
+    row: int
+    outputs: Float[Tensor, "1 c"]
+
+
+@dataclass(frozen=True)
 class CheckedBatch:
     """A batch whose rows were checked, and the part of it that runs again.
 
@@ -425,6 +517,7 @@ class CheckedBatch:
         output_weights: A random weight for every output of these rows, zero for others, (n, c).
         groups: Parameters of a group -> norm of its weighted sum of gradients, and the root of the
             sum of the squared norms of the terms, as factors give them.
+        single: The last example of ``reruns``, where it has run by itself and was compared.
     """
 
     batch: Batch
@@ -433,6 +526,7 @@ class CheckedBatch:
     reruns: list[list[int]]
     output_weights: Float[Tensor, "n c"]
     groups: Mapping[tuple[str, ...], tuple[Tensor, Tensor]] = field(default_factory=dict)
+    single: SingleRun | None = None
 
     @property
     def rerun_rows(self) -> list[int]:
@@ -484,13 +578,12 @@ def check_rows(
     first = arrive(output_gradient) if first is None else first
     second = arrive(output_gradient * example_weights[:, None])
     compared = Comparison()
-    axes = [(use.function, axis) for use in run.uses for axis in use.axes]
+    axes = [(use.function, axis) for use in run.calls().values() for axis in use.axes]
     for (name, axis), before, after in zip(axes, first, second, strict=True):
         if before is None or after is None or axis is None or before.is_nested:
             continue
-        rows, again = (split_examples(part, n, axis).flatten(1) for part in (before, after))
-        wide = torch.promote_types(rows.dtype, torch.float32)
-        compared.add_rows(name, again.to(wide), rows.to(wide) * example_weights[:, None].to(wide))
+        rows, again = (split_examples(part, n, axis) for part in (before, after))
+        compared.add_rows(name, again, rows, weights=example_weights)
     found = compared.first_above(_BACKWARD * recorder.tolerance)
     if found is not None:
         raise disagreement(
@@ -509,7 +602,11 @@ def rerun_parts(
     Raises:
         NotFollowedError: If outputs differ from those in the batch.
     """
+    single = checked_batch.single
     for part in checked_batch.reruns:
+        if single is not None and part == [single.row]:
+            yield part, single.outputs
+            continue
         outputs = recorder.outputs(checked_batch.batch.take(part))
         compared = Comparison()
         compared.add_rows(
@@ -559,37 +656,64 @@ def compare_gradients(
     Raises:
         DisagreementError: If a parameter differs.
     """
-    names = dict.fromkeys([*found, *wanted])
-    norms = {name: _norm(g) for name, g in wanted.items()}
-    scales = {}
-    for name in names:
-        known = [norms[name]] if name in norms else []
-        known += [sizes[name].double()] if name in sizes else []
-        scales[name] = torch.stack(known).amax()
-    for name, total in found.items():
-        within = bool(total.isfinite().all() and sizes.get(name, total).isfinite().all())
+    names = list(dict.fromkeys([*found, *wanted]))
+    known = dict(zip(wanted, lengths(list(wanted.values())).tolist(), strict=True))
+    terms = dict(zip(sizes, torch.stack([*sizes.values()]).tolist() if sizes else (), strict=True))
+
+    def difference(name: str) -> Tensor:
+        if name not in wanted:
+            return found[name]
+        if name not in found:
+            return wanted[name]
+        return found[name].flatten() - wanted[name].flatten().to(found[name])
+
+    with torch.no_grad():
+        norms = [torch.linalg.vector_norm(_wide(difference(name))) for name in names]
+        gaps = torch.stack(norms).double().cpu() if norms else torch.zeros(0)
+    for index, name in enumerate(names):
+        total, within = found.get(name), math.isfinite(terms.get(name, 0.0))
+        if total is None or (within and gaps[index].isfinite()):
+            continue
+        within = within and bool(total.isfinite().all())
         if not within and name in wanted and wanted[name].isfinite().all():
             dtype = str(total.dtype).removeprefix("torch.")
             raise NotFiniteError(
                 f"gradients with respect to {name!r}: expected sums within the range of {dtype}, "
                 "got infinity; measure model.double(), with inputs in float64"
             )
+        gaps[index] = _norm(difference(name))
+    first, second = (
+        torch.tensor([sizes_of.get(name, 0.0) for name in names], dtype=torch.float64)
+        for sizes_of in (known, terms)
+    )
+    require_small(recorder, names, gaps, torch.maximum(first, second))
+
+
+def require_small(
+    recorder: "ModelRecorder",
+    names: Sequence[str],
+    gaps: Float[Tensor, " m"],
+    scales: Float[Tensor, " m"],
+) -> None:
+    """Differences between gradients and those of plain autograd are rounding.
+
+    Args:
+        recorder: The model.
+        names: Parameters.
+        gaps: Norms of the differences.
+        scales: Sizes of what is compared.
+
+    Raises:
+        DisagreementError: If a parameter differs.
+    """
     # Gradients that vanish (a shift before a normalisation) leave rounding of the others.
-    floor = _VANISHING * torch.stack(list(scales.values())).square().sum().sqrt()
-    compared = Comparison()
-    for name in names:
-        if name not in found:
-            gap = norms[name]
-        elif name not in wanted:
-            gap = _norm(found[name])
-        else:
-            gap = _norm(found[name].flatten() - wanted[name].flatten().to(found[name]))
-        compared.add_gap(name, _share(gap, scales[name] + floor))
-    wrong = compared.first_above(_BACKWARD * recorder.tolerance)
-    if wrong is not None:
+    floor = _VANISHING * torch.linalg.vector_norm(scales)
+    shares = _share(gaps, scales + floor)
+    wrong = (~(shares <= _BACKWARD * recorder.tolerance)).nonzero().flatten().tolist()
+    if wrong:
         raise DisagreementError(
-            f"gradients with respect to {wrong[0]!r}: expected those of weighted examples as "
-            f"autograd gives them, got a relative difference of {wrong[1]:.1e}"
+            f"gradients with respect to {names[wrong[0]]!r}: expected those of weighted examples "
+            f"as autograd gives them, got a relative difference of {float(shares[wrong[0]]):.1e}"
         )
 
 
@@ -657,12 +781,14 @@ def _compare_block(
         second = first
         if left is not right:
             second = rerun_gradients(recorder, replace(right, output_weights=weights[1]))
-        squares.append({name: _norm(gradient).square() for name, gradient in first.items()})
+        norms = lengths([*first.values()])
+        squares.append(dict(zip(first, norms.square(), strict=True)))
         products = squares[-1]
         if left is not right:
             pairs = {name: (first[name], second[name]) for name in first if name in second}
             products = {
-                name: a.flatten().double() @ b.flatten().double() for name, (a, b) in pairs.items()
+                name: (a.flatten().double() @ b.flatten().double()).cpu()
+                for name, (a, b) in pairs.items()
             }
         for layer, names in owned.items():
             for product in (products[name] for name in names if name in products):
@@ -670,12 +796,11 @@ def _compare_block(
     _compare_groups(recorder, left, squares)
     u, v = (side.output_weights[side.rerun_rows] for side in (left, right))
     u, v = (u.flatten(), v.flatten()) if mode == "full" else (u[:, 0], v[:, 0])
-    forms, scales = {}, {}
-    for layer, kernel in kernels.items():
-        part = _entries(kernel, left, right, mode)
-        forms[layer] = u.double() @ (part @ v.to(part)).double()
-        scales[layer] = _norm(part)
-    compare_forms(recorder, forms, wanted, scales)
+    parts = {layer: _entries(kernel, left, right, mode) for layer, kernel in kernels.items()}
+    forms = {layer: u.double() @ (part @ v.to(part)).double() for layer, part in parts.items()}
+    compare_forms(
+        recorder, forms, wanted, dict(zip(parts, lengths([*parts.values()]), strict=True))
+    )
 
 
 def compare_forms(
@@ -695,16 +820,22 @@ def compare_forms(
     Raises:
         DisagreementError: If a layer differs.
     """
-    compared = Comparison()
-    for layer, form in forms.items():
-        expected = wanted.get(layer, torch.zeros_like(form))
-        scale = torch.maximum(scales[layer].double(), expected.abs().double())
-        compared.add_gap(layer, _share((form - expected).abs(), scale))
-    wrong = compared.first_above(_BACKWARD * recorder.tolerance)
-    if wrong is not None:
+    if not forms:
+        return
+    zero = torch.zeros((), dtype=torch.float64)
+    columns = zip(
+        *((form, wanted.get(x, zero), scales[x]) for x, form in forms.items()), strict=True
+    )
+    found, expected, sizes = (
+        torch.stack([value.detach().to(zero) for value in column]) for column in columns
+    )
+    shares = _share((found - expected).abs(), torch.maximum(sizes, expected.abs()))
+    wrong = (~(shares <= _BACKWARD * recorder.tolerance)).nonzero().flatten().tolist()
+    if wrong:
+        layer = list(forms)[wrong[0]]
         raise DisagreementError(
-            f"layer {wrong[0]!r}: expected its kernel to agree with autograd, got a relative "
-            f"difference of {wrong[1]:.1e}"
+            f"layer {layer!r}: expected its kernel to agree with autograd, got a relative "
+            f"difference of {float(shares[wrong[0]]):.1e}"
         )
 
 
@@ -755,14 +886,19 @@ def _compare_groups(
     """
     if not checked_batch.groups:
         return
-    found = {names[0]: norm for names, (norm, _) in checked_batch.groups.items()}
-    sizes = {names[0]: size for names, (_, size) in checked_batch.groups.items()}
-    wanted = {}
-    for names in checked_batch.groups:
-        known = [of[name] for of in squares for name in names if name in of]
-        if known:
-            wanted[names[0]] = torch.stack(known).sum().sqrt()
-    compare_gradients(recorder, found, wanted, sizes)
+    zero = torch.zeros((), dtype=torch.float64)
+    wanted = torch.stack(
+        [
+            sum((of[name] for of in squares for name in names if name in of), zero)
+            for names in checked_batch.groups
+        ]
+    ).sqrt()
+    found, sizes = (
+        torch.stack(column).to(wanted)
+        for column in zip(*checked_batch.groups.values(), strict=True)
+    )
+    names = [parameters[0] for parameters in checked_batch.groups]
+    require_small(recorder, names, (found - wanted).abs(), torch.maximum(wanted, sizes))
 
 
 def _entries(kernel: Tensor, left: CheckedBatch, right: CheckedBatch, mode: str) -> Tensor:

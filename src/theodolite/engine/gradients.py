@@ -31,15 +31,17 @@ from theodolite.engine.check import (
     check_loss,
     check_rows,
     compare_gradients,
+    lengths,
     part_gradients,
     require_check,
     require_finite,
     require_finite_gradients,
     require_same_one_by_one,
+    require_small,
 )
 from theodolite.engine.collect import loss_factors
 from theodolite.engine.factors import DenseFactors, Factors, joined
-from theodolite.engine.inputs import fitted_batches, require_model
+from theodolite.engine.inputs import BatchList, fitted_batches, require_model
 from theodolite.engine.layers import Layers, layers_text, own_parameters, require_real, unwrap
 from theodolite.engine.plan import ParameterGroup, group_parameters
 from theodolite.engine.readouts import (
@@ -65,7 +67,7 @@ from theodolite.engine.state import (
     untouched,
     without_autocast,
 )
-from theodolite.errors import CaptureError, UnknownNameError
+from theodolite.errors import CaptureError, TheodoliteError, UnknownNameError
 from theodolite.linalg import (
     SetSums,
     contrast_from_sums,
@@ -521,11 +523,18 @@ def gradient_alignment(
     """
     require_choice(("nan", "zero"), zero=zero)
     require_model(model)
-    if not isinstance(inputs, Batch):
-        batch_fn = options.pop("batch_fn", None)
-        batch = single_batch(inputs, targets=targets, batch_fn=batch_fn)
-        (inputs,), targets = fitted_batches(model, inputs, [batch]), None
-    sums = gradient_sums(model, inputs, targets, loss, **options)
+    if isinstance(inputs, Batch):
+        sums = gradient_sums(model, inputs, targets, loss, **options)
+    else:
+        batch = single_batch(inputs, targets=targets, batch_fn=options.pop("batch_fn", None))
+        data = BatchList([*fitted_batches(model, inputs, [batch], tried=False)], untried=True)
+        try:
+            sums = gradient_sums(model, data.batches[0], None, loss, **options)
+        except Exception as error:
+            # Inputs are cast after the model has refused them: to try them costs a pass.
+            if isinstance(error, TheodoliteError) or not data.fit(unwrap(model)):
+                raise
+            sums = gradient_sums(model, data.batches[0], None, loss, **options)
     return GradientAlignment(alignment_of_sums(sums.stacked, zero), sums)
 
 
@@ -835,12 +844,14 @@ class GradientAccumulation:
         assert output_gradient is not None
         assert run.losses is not None
         weights = check_rows(recorder, run, output_gradient, arrived[1:])
-        reruns = recorder.check.reruns(len(batch))
+        reruns = recorder.check.reruns(len(batch), run.single)
         example_weights = torch.zeros_like(weights)
         for part in reruns:
             example_weights[part] = weights[part]
         output_weights = (output_gradient * example_weights[:, None]).to(output_gradient.dtype)
-        checked_batch = CheckedBatch(batch, start, run.outputs.detach(), reruns, output_weights)
+        checked_batch = CheckedBatch(
+            batch, start, run.outputs.detach(), reruns, output_weights, single=run.single
+        )
         check_loss(recorder, self._loss, checked_batch, run.losses.detach(), output_gradient)
         return checked_batch, example_weights
 
@@ -865,30 +876,31 @@ class GradientAccumulation:
             if use.origin.tensor.grad_fn is not None
             for root in use.origin.roots
         }
+        groups = [pair for pair in zip(factors, squares, strict=True) if pair[0].names != (LOGITS,)]
+        table = torch.stack([square.flatten() for _, square in groups]).clamp(min=0.0)
+        terms = (table @ example_weights.square()).sqrt()
         found: dict[str, Tensor] = {}
         sizes: dict[str, Tensor] = {}
-        norms: dict[str, Tensor] = {}
-        lengths: dict[str, Tensor] = {}
-        for own, square in zip(factors, squares, strict=True):
-            if own.names == (LOGITS,):
-                continue
+        for (own, _), size in zip(groups, terms, strict=True):
             part = own[rows]  # the weights of all other examples are zero
             weights = example_weights[rows].unsqueeze(1)
             total = part.weighted_sums([slice(0, len(part))], weights)[0]
-            values = square.flatten().clamp(min=0.0)
             for name, piece in own.unpack(total).items():
                 # Parts of a derived parameter are in an order of their own: lengths are compared.
                 arranged = torch.linalg.vector_norm if name in derived else torch.flatten
-                found[name] = arranged(piece)
-                sizes[name] = (values @ example_weights.square()).sqrt()
+                found[name], sizes[name] = arranged(piece), size
                 if name in wanted:
                     wanted[name] = arranged(wanted[name])
-            norms[own.names[0]] = values[single_row].sqrt() * example_weights[single_row].abs()
-            parts = [single[name].flatten() for name in own.names if name in single]
-            if parts:
-                lengths[own.names[0]] = torch.linalg.vector_norm(torch.cat(parts).double())
         compare_gradients(self._recorder, found, wanted, sizes)
-        compare_gradients(self._recorder, norms, lengths, norms)
+        norms = (table[:, single_row].sqrt() * example_weights[single_row].abs()).cpu()
+        lengths_of = dict(zip(single, lengths([*single.values()]).tolist(), strict=True))
+        wanted_norms = torch.tensor(
+            [math.hypot(*(lengths_of.get(name, 0.0) for name in own.names)) for own, _ in groups],
+            dtype=torch.float64,
+        )
+        scales = torch.maximum(norms, wanted_norms)
+        names = [own.names[0] for own, _ in groups]
+        require_small(self._recorder, names, (norms - wanted_norms).abs(), scales)
 
     def _add_single(self, batch: Batch, start: int) -> None:
         """One example, by plain autograd."""

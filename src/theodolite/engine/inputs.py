@@ -432,7 +432,7 @@ class BatchList:
         """
         if not self.untried:
             return False
-        fitted = fit_batch(model, self.batches[0].take(slice(0, 2)))
+        fitted = fit_batch(model, self.batches[0].take(slice(0, 2)).to(model_device(model)))
         for note in fitted.notes.values():
             warn(note, stacklevel=4)
         if fitted.cast is not None:

@@ -371,16 +371,19 @@ def prepare(
     choice = resolve_outputs(options.outputs)
     readout = resolve_readout(options.readout)
     recorder = ModelRecorder(inner, ownership, readout, choice, ExampleCheck(options.check))
-    first = data.batches[0].take(slice(0, 1))
+    example = 0
+    if one_by_one is None and options.check:
+        example = recorder.check.single_rows(len(data.batches[0]))[0]
+    first = data.batches[0].take(slice(example, example + 1))
     if one_by_one is None:
         require_real(ownership)
-        single_run = recorder.run_single(first)
+        single_run = recorder.run_single(first, example if options.check else None)
         groups = group_parameters(single_run.uses, ownership)
     else:
         single_run = ForwardRun(recorder.run_plainly(first), [], 0)
         groups = dense_groups([], ownership.parameters)
         options = replace(options, batch_size=1)
-    require_finite(inner, single_run.outputs, first, range(1))
+    require_finite(inner, single_run.outputs, first, [example])
     dtype = options.dtype or single_run.outputs.dtype
     dtype = torch.float32 if dtype in _HALF else dtype
     device = single_run.outputs.device

@@ -246,6 +246,7 @@ class UseRecorder(TorchFunctionMode):
         kept_rows: Rows of the batch whose inputs to every call are kept, to compare with single
             runs.
         others: Parameters that are not recorded: they depend on no example either.
+        structured: Whether uses are wanted; otherwise only the tensors of calls.
         targets: Tensors beside the inputs that readouts and losses take of the examples.
 
     Attributes:
@@ -265,9 +266,11 @@ class UseRecorder(TorchFunctionMode):
         kept_rows: Sequence[int] = (),
         others: Iterable[Tensor] = (),
         *,
+        structured: bool = True,
         targets: Any = (),
     ) -> None:
         super().__init__()
+        self._structured = structured
         self.uses: list[Use] = []
         self.calls: list[CallTensors] = []
         self.received: list[tuple[str, list[Tensor | None]]] = []
@@ -443,6 +446,8 @@ class UseRecorder(TorchFunctionMode):
             kept = tuple(detached[id(tensor)] for tensor in given)
             after = tuple(tensor.detach().clone() for tensor in returned)
             self.calls.append(CallTensors(name, kept, after))
+            if not self._structured:
+                return
         found = self._axes(name, given, sources, returned)
         if self._kept_rows:
             self.received.append((name, self._rows(given, found)))

@@ -1,7 +1,7 @@
 """Run a model on some examples with every use of its parameters recorded."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from theodolite.engine.check import (
     Comparison,
     ExampleCheck,
     Rounding,
+    SingleRun,
     as_real,
     disagreement,
     plain_gradients,
@@ -79,6 +80,7 @@ class ForwardRun:
         suspects: Names of calls that may let one example decide about another.
         require_complete: Raises if a use of a parameter went unseen.
         losses: One number per example, where a loss was given.
+        single: One of the examples by itself, where it was run and compared.
     """
 
     outputs: Tensor
@@ -88,15 +90,28 @@ class ForwardRun:
     suspects: frozenset[str] = frozenset()
     require_complete: Callable[[], None] = lambda: None
     losses: Tensor | None = None
+    single: SingleRun | None = None
 
     @property
     def kind(self) -> tuple[Any, ...]:
         """Equal for runs that made the same calls."""
         return tuple((use.function, use.by_rule) for use in self.uses)
 
-    def edges(self) -> list[GradientEdge]:
-        """Where gradients arrive: at the results of all uses."""
-        return self._edges(None)
+    def calls(self, wanted: Collection[int] | None = None) -> dict[int, Use]:
+        """Number of a call -> its first use: all uses of a call share the edges of its results.
+
+        Args:
+            wanted: Indices of the uses that matter; None for all.
+        """
+        found: dict[int, Use] = {}
+        for index, use in enumerate(self.uses):
+            if wanted is None or index in wanted:
+                found.setdefault(use.call, use)
+        return found
+
+    def edges(self, wanted: Collection[int] | None = None) -> list[GradientEdge]:
+        """Where gradients arrive: at the results of calls."""
+        return [edge for use in self.calls(wanted).values() for edge in use.edges]
 
     def passes(
         self, keep_graph: bool = False, wanted: Collection[int] | None = None
@@ -107,15 +122,11 @@ class ForwardRun:
             keep_graph: Whether the graph is needed afterwards.
             wanted: Indices of the uses that matter; nothing comes for others. None for all.
         """
-        edges = self._edges(wanted)
+        edges = self.edges(wanted)
         count = self.outputs.shape[1] if edges else 0
         for index in range(count):  # nothing here holds on to the gradients of an output
             keep = keep_graph or index + 1 < count
             yield index, self.by_use(self._pass(edges, index, keep), wanted)
-
-    def _edges(self, wanted: Collection[int] | None) -> list[GradientEdge]:
-        uses = enumerate(self.uses)
-        return [e for index, use in uses if wanted is None or index in wanted for e in use.edges]
 
     def _pass(self, edges: list[GradientEdge], index: int, keep: bool) -> list[Tensor | None]:
         total = self.outputs[:, index].sum()
@@ -128,7 +139,7 @@ class ForwardRun:
 
         Returns None where an operation cannot be vectorised, or a use does not reach all outputs.
         """
-        edges = self._edges(wanted)
+        edges = self.edges(wanted)
         n, c = self.outputs.shape
         one_output = torch.eye(c, dtype=self.outputs.dtype, device=self.outputs.device)
 
@@ -157,13 +168,16 @@ class ForwardRun:
     def by_use(
         self, grads: Sequence[Tensor | None], wanted: Collection[int] | None = None
     ) -> list[tuple[Tensor | None, ...]]:
-        """Gradients at the results of all uses, use by use."""
-        position, grouped = 0, []
-        for use_index, use in enumerate(self.uses):
-            count = len(use.edges) if wanted is None or use_index in wanted else 0
-            grouped.append(tuple(grads[position : position + count]))
-            position += count
-        return grouped
+        """Gradients at the results of calls, use by use; none for those that are not wanted."""
+        arrived: dict[int, tuple[Tensor | None, ...]] = {}
+        position = 0
+        for call, use in self.calls(wanted).items():
+            arrived[call] = tuple(grads[position : position + len(use.edges)])
+            position += len(use.edges)
+        return [
+            arrived[use.call] if wanted is None or index in wanted else ()
+            for index, use in enumerate(self.uses)
+        ]
 
 
 @dataclass
@@ -192,6 +206,7 @@ class ModelRecorder:
     tolerance: float = 0.0
     _kinds: set[tuple[Any, ...]] = field(default_factory=set)
     _references: dict[tuple[tuple[int, ...], ...], list[CallTensors]] = field(default_factory=dict)
+    _prepared: tuple[int, ForwardRun, list[CallTensors]] | None = None
 
     def run(
         self, batch: Batch, loss: BatchLoss | None = None, examples: Sequence[int] | None = None
@@ -212,6 +227,7 @@ class ModelRecorder:
             NotFiniteError: If an output is not finite.
         """
         self.batch = batch
+        prepared, self._prepared = self._prepared, None
         named = range(len(batch)) if examples is None else examples
         if len(batch) == 1:
             run, _ = self._record(batch, None, loss=loss)
@@ -222,7 +238,12 @@ class ModelRecorder:
         single_rows = self.check.single_rows(len(batch)) if checked else []
         singles: list[tuple[ForwardRun, list[CallTensors]]] = []
         if checked:
-            singles.append(self._single(batch, single_rows[0]))
+            if prepared is not None and prepared[0] in named:
+                row = named.index(prepared[0])
+                single_rows = [row, *(other for other in single_rows if other != row)]
+                singles.append(prepared[1:])
+            else:
+                singles.append(self._single(batch, single_rows[0]))
             reference = singles[0][1]
         else:
             reference = self._reference(batch)
@@ -231,15 +252,16 @@ class ModelRecorder:
         require_finite(self.model, run.outputs, batch, named)
         if checked:
             self.check.suspects.update(run.suspects)
-            singles += [self._single(batch, row) for row in single_rows[1:] if run.suspects]
+            if run.suspects:
+                singles += [self._single(batch, row) for row in single_rows[1:]]
             self.check.single_examples += len(singles)
             self._compare_singles(run, recorded, single_rows, singles)
+            run = replace(run, single=SingleRun(single_rows[0], singles[0][0].outputs))
         return run
 
     def _single(self, batch: Batch, row: int) -> tuple[ForwardRun, list[CallTensors]]:
         """One example by itself, and the tensors of all its calls."""
-        run, recorded = self._record(batch.take([row]), None)
-        self._require_complete(run)
+        run, recorded = self._record(batch.take([row]), None, structured=False)
         return run, recorded.calls
 
     def _require_complete(self, run: ForwardRun) -> None:
@@ -288,11 +310,18 @@ class ModelRecorder:
         pairs = [(self.values(batch), then) for batch, then in error.seen]
         require_unchanged(pairs, self.tolerance)
 
-    def run_single(self, batch: Batch) -> ForwardRun:
-        """One example by itself, with a check that no use of a parameter went unseen."""
+    def run_single(self, batch: Batch, example: int | None = None) -> ForwardRun:
+        """One example by itself, with a check that no use of a parameter went unseen.
+
+        Args:
+            batch: The example.
+            example: Its index in the data; the first batch is compared with it if it holds it.
+        """
         run, recorded = self._record(batch, None)
         run.require_complete()
         self._references[_key(batch)] = recorded.calls
+        if example is not None:
+            self._prepared = example, run, recorded.calls
         return run
 
     def run_plainly(self, batch: Batch) -> Tensor:
@@ -318,6 +347,7 @@ class ModelRecorder:
         reference: list[CallTensors] | None,
         kept_rows: Sequence[int] = (),
         loss: BatchLoss | None = None,
+        structured: bool = True,
     ) -> tuple[ForwardRun, UseRecorder]:
         recorded = UseRecorder(
             self.ownership.parameters,
@@ -326,6 +356,7 @@ class ModelRecorder:
             reference,
             kept_rows,
             self._others,
+            structured=structured,
             targets=(batch.targets, batch.mask, batch.positions),
         )
         recorded.rounding.counts.update(rounding_dtypes(self.ownership.parameters.values()))
