@@ -64,6 +64,7 @@ __all__ = [
     "require_finite_gradients",
     "require_range",
     "require_same_one_by_one",
+    "require_single_examples",
     "require_unchanged",
 ]
 
@@ -456,20 +457,20 @@ class ExampleCheck:
         """Rows of the next batch that may run by themselves, the first of them in any case."""
         return torch.randperm(examples, generator=self.draws)[:_FEW].tolist()
 
-    def reruns(self, examples: int, single: "SingleRun | None" = None) -> list[list[int]]:
+    def reruns(self, examples: int, single: int | None = None) -> list[list[int]]:
         """Rows that run again: a random half together and one more by itself, or one by one.
 
         Args:
             examples: Number of examples of the batch.
-            single: One of them that has run by itself; it takes the place of the one more.
+            single: Row of one of them that runs by itself anyway: the one more.
         """
         order = torch.randperm(examples, generator=self.draws).tolist()
         if self.every:
             self.single_examples += examples
             return [[row] for row in order]
         if single is not None:
-            order.remove(single.row)
-            order.append(single.row)
+            order.remove(single)
+            order.append(single)
         else:
             self.single_examples += examples > 1
         part = order[: min(_PART, -(-examples // 2))]
@@ -1064,6 +1065,39 @@ def require_finite(model: nn.Module, values: Tensor, batch: Batch, examples: Seq
     )
 
 
+def require_single_examples(model: nn.Module, batches: Iterable[Batch]) -> None:
+    """After an error: the model takes one example where it takes a batch.
+
+    Args:
+        model: The model.
+        batches: The examples.
+
+    Raises:
+        CaptureError: If it takes a batch and refuses one example of it.
+    """
+    for batch in batches:
+        error = _raised(model, batch.take(slice(0, 1)))
+        if error is not None and _raised(model, batch) is None:
+            raise _takes_no_single(batch, error) from error
+
+
+def _raised(model: nn.Module, batch: Batch) -> Exception | None:
+    """What a forward pass raises; None for nothing."""
+    try:
+        batch.run(model)
+    except Exception as error:  # the caller judges it
+        return error
+    return None
+
+
+def _takes_no_single(batch: Batch, error: Exception) -> CaptureError:
+    lines = str(error).splitlines() or [""]
+    return CaptureError(
+        f"model: expected to take one example, got {type(error).__name__} where it takes "
+        f"{len(batch)}: {lines[0]}; use a part of the model that takes any number of examples"
+    )
+
+
 def require_same_one_by_one(
     model: nn.Module, outputs: Callable[[Batch], Tensor], batches: Iterable[Batch]
 ) -> None:
@@ -1097,11 +1131,7 @@ def require_same_one_by_one(
         except Exception as error:
             if isinstance(error, TheodoliteError) or not can_run_one_by_one(error):
                 raise
-            raise CaptureError(
-                f"model: expected to take one example, got {type(error).__name__} where it takes "
-                f"{len(batch)}: {str(error).splitlines()[0]}; use a part of the model that takes "
-                "any number of examples"
-            ) from error
+            raise _takes_no_single(batch, error) from error
         compared = Comparison()
         compared.add_rows("outputs", one_by_one, together)
         found = compared.first_above(watch.rounding.tolerance())

@@ -31,6 +31,7 @@ from theodolite.engine.check import (
     require_check,
     require_finite,
     require_same_one_by_one,
+    require_single_examples,
     require_unchanged,
 )
 from theodolite.engine.hooks import (
@@ -51,7 +52,7 @@ from theodolite.engine.state import (
     require_fixed_mode,
     untouched,
 )
-from theodolite.errors import CaptureError, DomainError, DtypeError, ShapeError
+from theodolite.errors import CaptureError, DomainError, DtypeError, ShapeError, TheodoliteError
 from theodolite.linalg import Moments, double, double_center
 
 __all__ = [
@@ -302,7 +303,16 @@ class FeatureReader:
         self._modules = dict(self.model.named_modules(remove_duplicate=False))
 
     def read(self, batch: Batch) -> dict[str, Tensor]:
-        """Features of one batch, in order of execution.
+        """Features of one batch, in order of execution; see :meth:`_read`."""
+        try:
+            return self._read(batch)
+        except Exception as error:
+            if not isinstance(error, TheodoliteError):
+                require_single_examples(self.model, [batch])
+            raise
+
+    def _read(self, batch: Batch) -> dict[str, Tensor]:
+        """Features of one batch.
 
         Some examples run again, as single examples and in other batches. Where their features
         differ, rows belong to other examples, and features are read one example at a time.
@@ -350,8 +360,9 @@ class FeatureReader:
         if check.every or len(batch) == 1:
             singles = []  # they are among the reruns
         check.single_examples += len(singles)
-        reruns = check.reruns(len(batch)) if is_due else []
-        for part in [*([row] for row in singles), *reruns]:
+        reruns = check.reruns(len(batch), singles[0] if singles else None) if is_due else []
+        singles = singles[1:] if is_due else singles
+        for part in [*([row] for row in singles), *reversed(reruns)]:
             cause = Cause.SINGLE_EXAMPLE if len(part) == 1 else Cause.OTHER_BATCH
             again = self._pass(batch.take(part))
             compared = Comparison()

@@ -37,6 +37,7 @@ from theodolite.engine.check import (
     require_finite,
     require_finite_gradients,
     require_same_one_by_one,
+    require_single_examples,
     require_small,
 )
 from theodolite.engine.collect import loss_factors
@@ -356,6 +357,8 @@ def gradient_sums(
             require_real(owned)
             work = accumulate(False)
         except Exception as raised:
+            if not isinstance(raised, TheodoliteError):
+                require_single_examples(plain, [data.to(device)])
             if not can_run_one_by_one(raised):
                 raise
             error = raised
@@ -844,7 +847,7 @@ class GradientAccumulation:
         assert output_gradient is not None
         assert run.losses is not None
         weights = check_rows(recorder, run, output_gradient, arrived[1:])
-        reruns = recorder.check.reruns(len(batch), run.single)
+        reruns = recorder.check.reruns(len(batch), run.single and run.single.row)
         example_weights = torch.zeros_like(weights)
         for part in reruns:
             example_weights[part] = weights[part]

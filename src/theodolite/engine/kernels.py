@@ -32,6 +32,7 @@ from theodolite.engine.check import (
     require_finite_gradients,
     require_range,
     require_same_one_by_one,
+    require_single_examples,
     rerun_gradients,
 )
 from theodolite.engine.contract import KernelBlock
@@ -332,6 +333,8 @@ def _computed(
         refused = not isinstance(error, TheodoliteError)
         if refused and any(side.fit(model) for side in sides):
             return _computed(model, data, other, options, compute)
+        if refused:
+            require_single_examples(model, [batch for side in sides for batch in side.batches])
         if not can_run_one_by_one(error):
             raise
         reason = error
