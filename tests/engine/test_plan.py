@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.tolerances import assert_close
-from theodolite.engine import kernel_engine, tangent_kernels
+from theodolite.engine import kernel_engine, tangent_features, tangent_kernels
 from theodolite.engine import plan as planning
 from theodolite.engine.contract import KernelBlock
 from theodolite.engine.inputs import BatchList, ExampleBlock
@@ -103,16 +103,35 @@ def resident(key):
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads the peak of Linux")
 @pytest.mark.parametrize("outputs", ["full", "trace"])
 def test_the_measured_peak_stays_below_the_limit(outputs):
+    model, x = convolutions()
+    assert keeps_to(lambda **limit: tangent_kernels(model, x, outputs=outputs, **limit), 40_000_000)
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads the peak of Linux")
+def test_the_peak_of_features_and_of_attention_stays_below_the_limit():
+    model, x = convolutions()
+    assert keeps_to(lambda **limit: tangent_features(model, x[:16], **limit), 80_000_000)
+    layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+    attention = nn.Sequential(layer, nn.Flatten(), nn.Linear(512, 10)).eval()
+    tokens = torch.randn(32, 16, 32)
+    assert keeps_to(lambda **limit: tangent_kernels(attention, tokens, **limit), 40_000_000)
+
+
+def convolutions():
     torch.manual_seed(0)
-    convolutions = [nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1)]
-    model = nn.Sequential(*convolutions, nn.ReLU(), nn.Flatten(), nn.Linear(2048, 10))
-    x, limit = torch.randn(64, 3, 16, 16), 40_000_000
-    tangent_kernels(model, x, outputs=outputs)
+    layers = [nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1)]
+    model = nn.Sequential(*layers, nn.ReLU(), nn.Flatten(), nn.Linear(2048, 10))
+    return model, torch.randn(64, 3, 16, 16)
+
+
+def keeps_to(call, limit):
+    """Whether the memory that a call takes, above that of one before, keeps to a limit."""
+    call()
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
     before = resident("VmRSS")
-    tangent_kernels(model, x, outputs=outputs, memory_limit=limit)
-    assert resident("VmHWM") - before < 1.2 * limit
+    call(memory_limit=limit)
+    return resident("VmHWM") - before < 1.2 * limit
 
 
 def test_runs_have_about_equal_sizes():

@@ -243,6 +243,7 @@ def choose_route(problem: ContractionSizes) -> Route:
 _TILE_BYTES = {"cpu": 2**25, "cuda": 2**31}
 _FILLING = 16  # examples that a pass on a GPU has at least, if there are enough free bytes
 _PASS_BYTES = {"cpu": 2**28, "cuda": 9 * 2**29}
+_KEPT_BYTES = 2**26  # of glibc, see state.raise_trim_threshold
 
 
 @dataclass(frozen=True)
@@ -362,8 +363,8 @@ def make_plan(
     tile = options.tile_bytes or min(largest, limit // 8)
     graph = 2 * single_run.result_bytes  # activations, and gradients of about the same size
     fixed = sizes.kernels * sizes.kernel_bytes + sizes.held + 2 * tile
-    if options.memory_limit:  # what libraries take for themselves
-        fixed += limit // 10
+    if options.memory_limit:  # what libraries take, and what the allocator keeps after it was freed
+        fixed += max(limit // 10, min(limit // 4, _KEPT_BYTES))
     # At the end the check holds gradients of two parts of a batch, and a graph of the larger one.
     kernels = sizes.kernels * sizes.kernel_bytes
     parameters = sum(p.numel() * p.element_size() for p in ownership.parameters.values())

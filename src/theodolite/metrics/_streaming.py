@@ -7,7 +7,7 @@ of blocks can be taken apart again.
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from functools import lru_cache, reduce
+from functools import reduce
 from math import prod
 from operator import add
 from typing import Any, Generic, TypeVar
@@ -25,7 +25,7 @@ S = TypeVar("S")  # statistics of some examples; ``+`` gives those of two groups
 
 def pack(tensors: Sequence[Tensor]) -> Tensor:
     """One float64 vector: its length, that of the header, all shapes, all entries."""
-    shapes = tuple(tuple(tensor.shape) for tensor in tensors)
+    shapes = [tensor.shape for tensor in tensors]
     head = _header(shapes, tensors[0].device)
     return torch.cat([head, *(tensor.reshape(-1) for tensor in tensors)])
 
@@ -41,9 +41,7 @@ def unpack(blocks: Tensor) -> list[list[Tensor]]:
     return found
 
 
-@lru_cache(maxsize=64)
-def _header(shapes: tuple[tuple[int, ...], ...], device: torch.device) -> Tensor:
-    """Cached: a stream packs the same shapes again and again."""
+def _header(shapes: Sequence[Sequence[int]], device: torch.device) -> Tensor:
     axes = [number for shape in shapes for number in (len(shape), *shape)]
     size = 2 + len(axes)
     length = size + sum(prod(shape) for shape in shapes)

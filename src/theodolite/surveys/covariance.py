@@ -6,7 +6,6 @@ Reads covariances of layers' inputs, and weights. Headline: ``relative_misalignm
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -103,11 +102,13 @@ def _shown(context: SurveyContext, width: int) -> int:
 
 def _shared_bases(seed: int) -> Callable[[int], Tensor]:
     """Random bases by size: all layers are judged in the same directions the same."""
+    known: dict[int, Tensor] = {}
 
-    @lru_cache(maxsize=16)
     def bases(size: int) -> Tensor:
-        generator = torch.Generator(device="cpu").manual_seed(seed)
-        return covariance.random_bases(size, _BASES, generator)
+        if size not in known:
+            generator = torch.Generator(device="cpu").manual_seed(seed)
+            known[size] = covariance.random_bases(size, _BASES, generator)
+        return known[size]
 
     return bases
 
