@@ -3,7 +3,7 @@
 :func:`loss_factors` takes one pass and one number per example: what sums of gradients need. For all
 outputs of a block of examples there are collectors, one per parameter group. A collector
 begins with a pass (:meth:`Collector.begin`), takes the gradients of its outputs, one or several at
-a time, and lets go of the pass (:meth:`Collector.end`). :meth:`Collector.factors` then has the
+a time, and releases the pass (:meth:`Collector.end`). :meth:`Collector.factors` then has the
 factors of all examples of the block.
 """
 
@@ -95,7 +95,7 @@ class Collector(ABC):
             self.add(output, [tuple(part[index] for part in given) for given in gradients])
 
     def end(self) -> None:
-        """Let go of the pass."""
+        """Release the pass."""
         self._uses = ()
 
     @abstractmethod
@@ -319,7 +319,7 @@ class OuterCollector(_PositionCollector):
         return self._geometry.column_parts(self._now)
 
     def end(self) -> None:
-        """Let go of the pass and of its inputs."""
+        """Release the pass and its inputs."""
         if self._waiting is not None:
             self._form()
         super().end()
@@ -453,7 +453,7 @@ class MixedCollector(Collector):
         return [item for item, outer in zip(items, self._is_outer, strict=True) if outer == kind]
 
     def end(self) -> None:
-        """Let go of the pass."""
+        """Release the pass."""
         self._outer.end()
         self._lookup.end()
 

@@ -1076,9 +1076,10 @@ def _ranges(segments: Sequence[Segment]) -> list[slice]:
 
 
 def squared_norms(tensors: Sequence[Tensor]) -> Float[Tensor, " m"]:
-    """Squared norm of each tensor in float64, in one call."""
+    """Squared norm of each tensor in float64."""
     real = [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
-    return torch.stack(torch._foreach_norm(real, 2, torch.float64)).square()
+    norms = [torch.linalg.vector_norm(t, dtype=torch.float64) for t in real]
+    return torch.stack(norms).square()
 
 
 def _gathered(tallies: list[ClassTally], what: str) -> Float[Tensor, " m"]:

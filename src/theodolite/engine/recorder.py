@@ -650,7 +650,7 @@ def _targets(recorder: UseRecorder) -> dict[int, tuple[Any, str, list[Interval]]
     """Parameters, and nodes that make tensors of parameters only -> when they were used.
 
     Several tensors can come from one node, as the chunks of a packed weight do. Nodes are kept
-    with their entries: a wrapper that is let go gives its identity to the next one.
+    with their entries: a wrapper that is released gives its identity to the next one.
     """
     targets: dict[int, tuple[Any, str, list[Interval]]] = {}
     for key, origin in recorder.origins.items():

@@ -19,9 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
-from torch.nn.modules.instancenorm import _InstanceNorm
 
 from theodolite.errors import DomainError
 
@@ -43,6 +40,12 @@ __all__ = [
     "untouched",
     "without_autocast",
 ]
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+_DROPOUTS = (
+    nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
+)  # fmt: skip
 
 _guarded: ContextVar[tuple[nn.Module, ...]] = ContextVar("guarded", default=())
 # Flags of torch and of a model, and random states, belong to the whole process.
@@ -114,7 +117,7 @@ def _preserved_tensors(modules: Iterable[nn.Module], *, every: bool = False) -> 
     they are not written. Tables whose rows a forward pass shortens (``max_norm``) are put back too.
     """
     modules = list(modules)
-    owners = [m for m in modules if m._buffers and (every or not isinstance(m, _BatchNorm))]
+    owners = [m for m in modules if m._buffers and (every or not isinstance(m, _BATCH_NORMS))]
     held = [(m, dict(m._buffers)) for m in owners]
     tensors = {b for _, buffers in held for b in buffers.values() if b is not None}
     shortened = (nn.Embedding, nn.EmbeddingBag)
@@ -326,11 +329,11 @@ def require_fixed_mode(model: nn.Module) -> None:
 
 
 def _reason(module: nn.Module) -> str | None:
-    if isinstance(module, (_BatchNorm, _InstanceNorm)):
+    if isinstance(module, (*_BATCH_NORMS, *_INSTANCE_NORMS)):
         return _norm_reason(module)
     if not module.training:
         return None
-    rate = module.p if isinstance(module, _DropoutNd) else getattr(module, "dropout", 0.0)
+    rate = module.p if isinstance(module, _DROPOUTS) else getattr(module, "dropout", 0.0)
     if isinstance(rate, float) and rate > 0:
         return "drop out units at random: call model.eval() first"
     if isinstance(module, nn.RReLU):
@@ -338,9 +341,9 @@ def _reason(module: nn.Module) -> str | None:
     return None
 
 
-def _norm_reason(module: _BatchNorm | _InstanceNorm) -> str | None:
+def _norm_reason(module: nn.Module) -> str | None:
     tracks = module.running_mean is not None
-    if isinstance(module, _InstanceNorm):
+    if isinstance(module, _INSTANCE_NORMS):
         if module.training and tracks:
             return "update their statistics in training mode: call model.eval() first"
         return None
