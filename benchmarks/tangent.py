@@ -62,6 +62,8 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 SMALL: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "MLP 64-128-10, n=60": (lambda: mlp(64, 128, 10), (60, 64)),
     "MLP 10 x 256, n=100": (lambda: mlp(*[256] * 10, 10), (100, 256)),
+    "VGG-19 with an eighth of its channels, n=16": (lambda: vgg19(8), (16, 3, 32, 32)),
+    "VGG-19 with an eighth of its channels, n=32": (lambda: vgg19(8), (32, 3, 32, 32)),
 }
 
 
@@ -154,6 +156,8 @@ def agrees(name: str, total: Callable[[nn.Module, Tensor], Tensor], model: Any, 
 def side_by_side(name: str, device: str) -> None:
     model, x = build(SMALL.get(name) or CASES[name], device)
     mine = attempt("theodolite, every layer", partial(kernels, model, x), device, None)
+    unchecked = partial(kernels, model, x, check=False)
+    attempt("theodolite, every layer, check=False", unchecked, device, mine)
     with exact_arithmetic(torch.device(device)):
         for peer, (call, total) in PEERS.items():
             if agrees(peer, total, model, x):

@@ -880,6 +880,9 @@ class GradientAccumulation:
             for root in use.origin.roots
         }
         groups = [pair for pair in zip(factors, squares, strict=True) if pair[0].names != (LOGITS,)]
+        if not groups:  # nothing was found: nothing must be wanted
+            compare_gradients(self._recorder, {}, wanted, {})
+            return
         table = torch.stack([square.flatten() for _, square in groups]).clamp(min=0.0)
         terms = (table @ example_weights.square()).sqrt()
         found: dict[str, Tensor] = {}
