@@ -386,6 +386,7 @@ def raise_trim_threshold() -> None:
     torch.empty(_LARGEST, dtype=torch.uint8, device="cpu")
 
 
+_UNLIMITED = 2**60  # bytes; a group without a limit says "max" or names a larger number
 _UNKNOWN_BYTES = 8 * 2**30  # free memory of a system that does not say
 DEFAULT_MEMORY_LIMIT = 2 * 2**30  # bytes, where neither the user nor a GPU says how much is free
 
@@ -410,17 +411,19 @@ def free_host_bytes(root: Path = Path("/")) -> int:
     Args:
         root: of the file system in which Linux describes itself.
     """
-    found = [_number_in(root / "proc/meminfo", "MemAvailable:") * 1024]
-    for folder in _memory_groups(root):
+    least = _number_in(root / "proc/meminfo", "MemAvailable:") * 1024
+    for folder in dict.fromkeys(_memory_groups(root)):
         for limit, used, cached in (
             ("memory.max", "memory.current", "inactive_file"),
             ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
         ):
+            most = _number_in(folder / limit)
+            if most > _UNLIMITED:  # every call reads this: the other files take as long each
+                continue
             # Pages of files that were read count as used, and are given back when others need them.
             taken = _number_in(folder / used, missing=0.0)
             taken -= _number_in(folder / "memory.stat", cached, missing=0.0)
-            found.append(max(0.0, _number_in(folder / limit) - taken))
-    least = min(found)
+            least = min(least, max(0.0, most - taken))
     return int(least) if isfinite(least) else _UNKNOWN_BYTES
 
 
