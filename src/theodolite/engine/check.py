@@ -17,7 +17,8 @@ suspect calls decide when to check, never the outcome. Nothing is remembered bet
 
 ``check=True`` can miss two kinds of models: those in which a few examples depend on the rest of
 their batch and are not drawn, and those with a hidden state (a counter of calls, a cache) that
-start to mix examples exactly between the passes that are compared.
+start to mix examples exactly between the passes that are compared. Kernels and gradients run an
+example of the first batch again after the last one, and find a state that has changed its outputs.
 """
 
 import math

@@ -39,6 +39,7 @@ from theodolite.engine.check import (
     require_same_one_by_one,
     require_single_examples,
     require_small,
+    require_unchanged,
 )
 from theodolite.engine.collect import loss_factors
 from theodolite.engine.factors import DenseFactors, Factors, joined
@@ -740,6 +741,7 @@ class GradientAccumulation:
         self._losses: list[Tensor] = []
         self._weight_squares: Tensor | None = None
         self._one_by_one = one_by_one
+        self._first: tuple[Batch, Tensor] | None = None  # an example and its outputs, to see later
         if stiffness:
             self._class_membership = target_columns(self._labels, self._classes).to(device)
             self._scales = self._class_membership.new_ones(len(self._layers), self._classes)
@@ -764,6 +766,7 @@ class GradientAccumulation:
 
         Raises:
             NotFollowedError: If the gradients of a batch cannot be divided among its examples.
+            CaptureError: If an example of the first batch has other outputs after the last one.
         """
         own, device = self._own(), self._squares.device
         on_device = any(t.device == device for t in tensors_in((data.args, dict(data.kwargs))))
@@ -782,6 +785,9 @@ class GradientAccumulation:
             if self.progress is not None:
                 share = span.stop / len(self._labels)
                 self.progress(share, f"examples {span.start} to {span.stop - 1}")
+        if self._first is not None and len(self._losses) > 1:
+            one, then = self._first
+            require_unchanged([(self._recorder.values(one), then)], self._recorder.tolerance)
 
     def _own(self) -> slice:
         """Examples in class order that this process looks at: about its part, in whole classes."""
@@ -819,6 +825,8 @@ class GradientAccumulation:
         run = self._recorder.run(batch, self._loss, examples)
         losses = run.losses
         assert losses is not None
+        if self._first is None and run.single is not None:
+            self._first = batch.take([run.single.row]), run.single.outputs.detach()
         require_finite(self._recorder.model, losses, batch, examples)
         self._losses.append(losses.detach())
         is_due = self._recorder.check.is_due(run.suspects)
