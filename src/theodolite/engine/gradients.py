@@ -855,7 +855,8 @@ class GradientAccumulation:
         assert output_gradient is not None
         assert run.losses is not None
         weights = check_rows(recorder, run, output_gradient, arrived[1:])
-        reruns = recorder.check.reruns(len(batch), run.single and run.single.row)
+        single = None if run.single is None else run.single.row
+        reruns = recorder.check.reruns(len(batch), single)
         example_weights = torch.zeros_like(weights)
         for part in reruns:
             example_weights[part] = weights[part]
