@@ -93,5 +93,5 @@ def test_examples_with_more_positions_than_the_first_come_out_symmetric_too():
     torch.manual_seed(0)
     model, x = Longest(), draw(21, 3, 5, dtype=torch.float32)
     x[0, 1:] = 0.0
-    kernel = planned(model, x)["inner"].reshape(84, 84)
+    kernel = planned(model, x, check=False)["inner"].reshape(84, 84)  # the first one plans
     assert torch.equal(kernel, kernel.T)
