@@ -68,7 +68,7 @@ def test_parts_that_read_features_take_fewer_rows_after_a_slow_pass(monkeypatch)
     found = th.survey(mlp(), blobs(600), families=families, permutations=2, seconds=30)
     sizes = [result.record.contents["config"]["sizes"]["kernel"] for result in (quick, found)]
     assert sizes[0] == 2000
-    assert 64 <= sizes[1] < 300
+    assert 32 <= sizes[1] < 300
     assert "of 600 examples for kernel" in found.record.contents["cut"]
 
 
@@ -228,7 +228,7 @@ def test_a_monitor_keeps_the_time_and_the_memory_of_its_options(monkeypatch):
         return monitor.measure(0).record.contents
 
     slow(monkeypatch, 0.3)
-    assert measured(seconds=30.0)["cut"].startswith("64 of 100 examples for kernel, to end within")
+    assert measured(seconds=30.0)["cut"].startswith("32 of 100 examples for kernel, to end within")
     assert {row["n"] for row in measured(memory_limit=10**5)["rows"]} < set(range(100))
 
 
