@@ -5,7 +5,7 @@ What the parts before have taken corrects what is expected of those that follow.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +92,7 @@ PARTS = (
     Part("tangent", measure_tangent, "tangent", tangent_cost, 16, 0.85, tried=True),
 )
 _FEWEST_ROWS, _FEATURES_SHARE = 32, 0.35  # of the parts that read features
+_LEAST_SHARE = 0.15  # of the time left: for those that are left after a slow pass
 _CHECKED = 1.7  # plain passes that the pass with its check takes, measured on three networks
 _LONG, _WORTH = 0.06, 1.5  # of the time, and times the fewest examples: a trial is worth it beyond
 _SLOW = 0.05  # of the time: data that take longer to read are read once
@@ -139,14 +140,21 @@ class Schedule:
         if self._budget is None:
             return
         self._reserved = (1 - _FEATURES_SHARE) * self._budget.left
-        self._limit_rows(parts, self._pass_cost)
+        self._limit_rows(parts, self._pass_cost, dict.fromkeys(part.family for part in parts))
 
     def plan_rows(self, parts: Sequence[Part]) -> None:
         """Rows of the parts that are left, by what the pass and the parts before have taken."""
         if self._budget is not None and parts and parts[0].cost is not None:
-            self._limit_rows(parts, lambda _n: 0.0)
+            self._limit_rows(parts, lambda _n: 0.0, [parts[0].family], _LEAST_SHARE)
 
-    def _limit_rows(self, parts: Sequence[Part], passes: Callable[[int], float]) -> None:
+    def _limit_rows(
+        self,
+        parts: Sequence[Part],
+        passes: Callable[[int], float],
+        families: Iterable[str],
+        least: float = 0.0,
+    ) -> None:
+        """No more rows for families than all these parts have time for."""
         context, work, budget = self._context, self._context.work, self._reading
         assert budget is not None
         most = max(context.row_count(part.family) for part in parts)
@@ -155,9 +163,9 @@ class Schedule:
             costs = [part.cost(work, n) for part in parts if part.cost is not None]
             return Cost((passes(n),), sum(cost.products for cost in costs))
 
-        share = max(budget.left - self._reserved, 0.0) / max(budget.left, 1e-9)
+        share = max((budget.left - self._reserved) / max(budget.left, 1e-9), least)
         found = budget.examples(cost, most, _FEWEST_ROWS, share)
-        for family in dict.fromkeys(part.family for part in parts):
+        for family in families:
             if family in context.options.families:
                 self.limit(family, _FEWEST_ROWS if found is None else found)
 
