@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+TEMPORARY = "temporary" * 12  # the path of a socket has 107 characters at most
 MODEL = """
 from torch import nn
 def build():
@@ -17,8 +18,8 @@ def build():
 
 @pytest.fixture
 def place(tmp_path):
-    """A folder with a model and data, and one for temporary files."""
-    (tmp_path / "tmp").mkdir()
+    """A folder with a model and data, and one for temporary files, too long for a socket."""
+    (tmp_path / TEMPORARY).mkdir()
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "net.py").write_text(MODEL)
     rng = np.random.default_rng(0)
@@ -30,7 +31,11 @@ def place(tmp_path):
 def run(place, *arguments):
     """Standard input closed, no terminal, no home, one thread."""
     inherited = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
-    inherited |= {"HOME": "/dev/null/home", "TMPDIR": str(place / "tmp"), "OMP_NUM_THREADS": "1"}
+    inherited |= {
+        "HOME": "/dev/null/home",
+        "TMPDIR": str(place / TEMPORARY),
+        "OMP_NUM_THREADS": "1",
+    }
     inherited |= {"PYTHONDONTWRITEBYTECODE": ""}
     done = subprocess.run(
         [sys.executable, "-m", "theodolite.cli", *arguments],

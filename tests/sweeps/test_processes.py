@@ -141,7 +141,7 @@ def test_what_cannot_be_kept_ends_the_run(tmp_path):
 def test_a_worker_hands_its_result_over_before_it_stops(monkeypatch):
     monkeypatch.setattr(processes, "_stopped", False)
     monkeypatch.setattr(processes, "_channel", SimpleQueue())
-    assert processes._work(lambda job, report: job, 7, 0) == 7
+    assert processes._work(lambda job, report: job, 7, 0).value == 7
     processes._stop()  # here half of a result may be in the pipe: nothing is raised
     with pytest.raises(KeyboardInterrupt):
         processes._work(lambda job, report: job, 8, 1)

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import resource_tracker
+from multiprocessing.managers import SyncManager
 from typing import Any
 
 __all__ = ["Failure", "Keep", "Report", "Work", "reason_of", "run_in_processes"]
@@ -117,7 +119,9 @@ def _run_once(
     with ProcessPoolExecutor(workers, context, _start_worker, (channel,)) as pool:
         try:
             with _deaf_to_interrupts():
-                futures = {pool.submit(_work, batch.work, batch.jobs[i], i): i for i in waiting}
+                work: Any = _ByValue(batch.work)
+                jobs = [_ByValue(job) for job in batch.jobs]
+                futures = {pool.submit(_work, work, jobs[i], i): i for i in waiting}
             lost, pending = [], set(futures)
             while pending:
                 done, pending = wait(pending, return_when=FIRST_COMPLETED)
@@ -177,9 +181,23 @@ def _work(work: Work, job: Any, index: int) -> Any:
             raise KeyboardInterrupt
         outcome = work(job, lambda share, text: _channel.put((index, share, text)))
         _channel.put((index, 1.0, ""))
-        return outcome
+        return _ByValue(outcome)
     finally:
         _working = False
+
+
+@dataclass(frozen=True)
+class _ByValue:
+    """Arrives in the other process as its value, copied by plain pickle.
+
+    torch would hand tensors over through a socket in the folder of temporary files. The path of a
+    socket may have 107 characters at most, and that folder's can be longer.
+    """
+
+    value: Any
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
+        return pickle.loads, (pickle.dumps(self.value),)
 
 
 class _Tally:
@@ -201,8 +219,10 @@ def _listener(tally: _Tally) -> Iterator[Any]:
     The queue lives in a process of its own: one that workers share directly has a lock, and a
     worker that is killed while it holds the lock would stop all others.
     """
+    # A port of this machine, not a socket in the folder of temporary files: see ``_ByValue``.
+    manager = SyncManager(("127.0.0.1", 0), ctx=multiprocessing.get_context("spawn"))
     with _deaf_to_interrupts():
-        manager = multiprocessing.get_context("spawn").Manager()
+        manager.start()
     with manager:
         channel = manager.Queue()
 
