@@ -564,22 +564,23 @@ writer = os.fork()
 if writer == 0:
     for written in range(10**9):
         save_record(Record({"written": written}, {"x": np.full(50, written)}), folder)
-seen = set()
+seen, reads = set(), 0
 try:
-    for _ in range(1000):
+    while reads < 1000 or len(seen) <= 20:  # a busy machine runs one of the two at a time
+        reads += 1
         record = load_record(folder)
         assert (record.arrays["x"] == record.contents["written"]).all()
         seen.add(record.contents["written"])
 finally:
     os.kill(writer, signal.SIGKILL)
-print("many" if len(seen) > 20 else seen)
+print("whole")
 """
 
 
 def test_a_record_is_read_while_another_process_replaces_it(tmp_path):
     command = [sys.executable, "-c", READERS, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert done.stdout.strip() == "many", done.stderr
+    assert done.stdout.strip() == "whole", done.stderr
 
 
 def step_of(number, value):
