@@ -36,12 +36,6 @@ from theodolite.linalg.leave_one_out import (
     leave_one_out,
     regression_targets,
 )
-from theodolite.linalg.losses import (
-    cross_entropy_gradient,
-    cross_entropy_hessian,
-    squared_error_gradient,
-    squared_error_hessian,
-)
 from theodolite.linalg.moments import CrossMoments, Moments, RowSample, TriangularState, row_chunks
 from theodolite.linalg.projections import (
     GRAM_ACCURATE_ABOVE,
@@ -97,8 +91,6 @@ __all__ = [
     "centered_products",
     "centered_square_sum",
     "contrast_from_sums",
-    "cross_entropy_gradient",
-    "cross_entropy_hessian",
     "debiased_product",
     "double",
     "double_center",
@@ -127,8 +119,6 @@ __all__ = [
     "row_chunks",
     "safe_sqrt",
     "singular_values",
-    "squared_error_gradient",
-    "squared_error_hessian",
     "svd_projections",
     "symmetric_eigen",
     "symmetric_eigenvalues",

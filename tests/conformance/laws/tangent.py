@@ -167,11 +167,7 @@ HELPERS = {
     "AlignmentDecomposition",
     "alignment_from_norms",
     "centered_labels",
-    "cross_entropy_gradient",
-    "cross_entropy_hessian",
     "peak_layer",
     "permuted_alignments",
-    "squared_error_gradient",
-    "squared_error_hessian",
     "stacked_kernel",
 }

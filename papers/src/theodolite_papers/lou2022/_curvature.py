@@ -38,15 +38,8 @@ from theodolite.engine import (
     unwrap,
 )
 from theodolite.errors import DomainError, ShapeError, UnknownNameError
-from theodolite.linalg import (
-    Eigen,
-    cross_entropy_hessian,
-    double,
-    prints_shapes,
-    squared_error_hessian,
-    symmetric_eigen,
-    top_eigen_operator,
-)
+from theodolite.linalg import Eigen, double, prints_shapes, symmetric_eigen, top_eigen_operator
+from theodolite_papers.lou2022.formulas.losses import cross_entropy_hessian, squared_error_hessian
 
 _HESSIANS: dict[str, Callable[[Tensor], Tensor]] = {
     "cross_entropy": cross_entropy_hessian,

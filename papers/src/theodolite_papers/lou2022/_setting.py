@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from theodolite.data import digits, scaled
 from theodolite.interventions import initialize_
-from theodolite.measures.tangent import cross_entropy_gradient
 from theodolite_papers.lab.data import balanced_rows, load_image_set
 from theodolite_papers.lab.models import mlp, resnet18, vgg19, wide_resnet
 from theodolite_papers.lab.training import (
@@ -23,6 +22,7 @@ from theodolite_papers.lab.training import (
     train,
 )
 from theodolite_papers.ledger import Trial
+from theodolite_papers.lou2022.formulas.losses import cross_entropy_gradient
 
 __all__ = [
     "Architecture",

@@ -6,7 +6,6 @@ from math import nan
 import numpy as np
 from torch import Tensor, nn
 
-from theodolite.measures.tangent import cross_entropy_gradient
 from theodolite_papers.ledger import (
     Claim,
     Line,
@@ -30,6 +29,7 @@ from theodolite_papers.lou2022.formulas.feature_updates import (
     feature_update_correlation,
 )
 from theodolite_papers.lou2022.formulas.labels import label_gradient_correlation
+from theodolite_papers.lou2022.formulas.losses import cross_entropy_gradient
 
 __all__ = ["STUDY", "Approximate"]
 

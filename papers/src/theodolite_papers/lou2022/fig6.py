@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from theodolite.measures.tangent import cross_entropy_gradient
 from theodolite.sweeps import Space
 from theodolite_papers.lab.training import TrainingState
 from theodolite_papers.ledger import (
@@ -32,6 +31,7 @@ from theodolite_papers.lou2022._setting import (
     recipe_of,
 )
 from theodolite_papers.lou2022.formulas.labels import label_gradient_correlation
+from theodolite_papers.lou2022.formulas.losses import cross_entropy_gradient
 
 __all__ = ["STUDY", "GradientSteps"]
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from theodolite.errors import DomainError
-from theodolite.measures.tangent import cross_entropy_gradient
 from theodolite_papers.lab.models import mlp
 from theodolite_papers.ledger import (
     Bars,
@@ -26,6 +25,7 @@ from theodolite_papers.ledger import (
 )
 from theodolite_papers.lou2022._curvature import OutputHessian, output_hessian
 from theodolite_papers.lou2022.formulas.homogeneity import check_homogeneity, homogeneous_step
+from theodolite_papers.lou2022.formulas.losses import cross_entropy_gradient
 
 __all__ = ["STUDY", "Homogeneous"]
 

@@ -6,20 +6,18 @@ from torch.nn.functional import cross_entropy
 
 from tests.reference import tangent as reference
 from tests.tolerances import assert_close
-from theodolite.measures.tangent import (
-    centered_labels,
-    cross_entropy_gradient,
-    cross_entropy_hessian,
-    squared_error_hessian,
-    stable_rank,
-    stacked_kernel,
-)
+from theodolite.measures.tangent import centered_labels, stable_rank, stacked_kernel
 from theodolite_papers.lou2022.formulas.feature_evolution import feature_kernel
 from theodolite_papers.lou2022.formulas.fisher import (
     fisher_correlation,
     fisher_gram,
     fisher_information,
     fisher_stable_rank,
+)
+from theodolite_papers.lou2022.formulas.losses import (
+    cross_entropy_gradient,
+    cross_entropy_hessian,
+    squared_error_hessian,
 )
 
 N, K, P = 5, 3, 4

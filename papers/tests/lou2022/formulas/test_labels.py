@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from tests.tolerances import assert_close
-from theodolite.measures.tangent import centered_labels, cross_entropy_gradient
+from theodolite.measures.tangent import centered_labels
 from theodolite_papers.lou2022.formulas.labels import label_gradient_correlation
+from theodolite_papers.lou2022.formulas.losses import cross_entropy_gradient
 
 N = 7
 

@@ -5,13 +5,9 @@ import torch
 
 from tests.reference.tangent import frozen_update as reference
 from tests.tolerances import assert_close
-from theodolite.measures.tangent import (
-    centered_labels,
-    cross_entropy_gradient,
-    squared_error_gradient,
-    stacked_kernel,
-)
+from theodolite.measures.tangent import centered_labels, stacked_kernel
 from theodolite_papers.lou2022.formulas.feature_evolution import feature_kernel
+from theodolite_papers.lou2022.formulas.losses import cross_entropy_gradient, squared_error_gradient
 from theodolite_papers.lou2022.formulas.updates import (
     frozen_update,
     frozen_update_bounds,

@@ -1,12 +1,6 @@
 """Alignment of tangent kernels with the labels, layer by layer, and the shape of that curve."""
 
-from theodolite.linalg import (
-    alignment_from_norms,
-    cross_entropy_gradient,
-    cross_entropy_hessian,
-    squared_error_gradient,
-    squared_error_hessian,
-)
+from theodolite.linalg import alignment_from_norms
 from theodolite.measures.tangent.alignment import (
     AlignmentDecomposition,
     alignment_decomposition,
@@ -25,14 +19,10 @@ __all__ = [
     "alignment_from_norms",
     "centered_labels",
     "correlation_term",
-    "cross_entropy_gradient",
-    "cross_entropy_hessian",
     "effective_rank",
     "operator_alignment",
     "peak_layer",
     "permuted_alignments",
-    "squared_error_gradient",
-    "squared_error_hessian",
     "stable_rank",
     "stacked_kernel",
     "tangent_alignment",

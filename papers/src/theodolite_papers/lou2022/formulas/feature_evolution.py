@@ -33,9 +33,9 @@ from theodolite.linalg import (
     ratio_or_nan,
     vanishes_when_centered,
 )
-from theodolite.measures.tangent import cross_entropy_gradient
 from theodolite.measures.tangent.alignment import require_tangent_features
 from theodolite_papers.lou2022.formulas.homogeneity import TangentMap
+from theodolite_papers.lou2022.formulas.losses import cross_entropy_gradient
 
 Operator = Float[Tensor, "p p"] | Callable[[Tensor], Tensor]
 _CHUNK = 256  # vectors whose four curvature products are held at once

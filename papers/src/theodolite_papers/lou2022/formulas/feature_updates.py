@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from theodolite.checks import require_count, require_finite, require_same_shape
 from theodolite.errors import ShapeError
 from theodolite.linalg import double, prints_shapes, ratio_or_nan
-from theodolite.measures.tangent import cross_entropy_gradient
 from theodolite_papers.lou2022.formulas.homogeneity import TangentMap
+from theodolite_papers.lou2022.formulas.losses import cross_entropy_gradient
 
 _ATEN = torch.ops.aten
 # Operations with one kink at zero, as the dispatcher sees them whatever module or function ran.

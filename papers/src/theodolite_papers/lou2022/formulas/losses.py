@@ -15,7 +15,7 @@ from theodolite.checks import (
     require_same_shape,
 )
 from theodolite.errors import DomainError
-from theodolite.linalg.arrays import array_function, double, eps_of
+from theodolite.linalg import array_function, double, eps_of
 
 __all__ = [
     "cross_entropy_gradient",
