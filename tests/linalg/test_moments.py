@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tolerances import assert_close
-from theodolite.linalg import CrossMoments, Moments, RowSample, TriangularState, row_chunks
+from theodolite.linalg import Moments, RowSample, TriangularState, row_chunks
 
 
 def rows(seed, count, width, mean=0.0):
@@ -62,18 +62,6 @@ def test_rebasing_is_exact():
     moved = moments.rebase(torch.tensor([5.0, -3.0], dtype=torch.float64))
     assert_close(moved.mean, moments.mean)
     assert_close(moved.covariance(), moments.covariance(), scale=100)
-
-
-@settings(max_examples=20)
-@given(st.integers(0, 100), st.lists(st.integers(1, 4), min_size=1, max_size=4))
-def test_cross_moments(seed, sizes):
-    x, y = rows(seed, sum(sizes), 3, mean=50.0), rows(seed + 1, sum(sizes), 2, mean=-50.0)
-    merged = reduce(add, map(CrossMoments.of, x.split(sizes), y.split(sizes)))
-    xx, xy, yy = merged.blocks(centered=True)
-    xc, yc = x - x.mean(0), y - y.mean(0)
-    for block, expected in ((xx, xc.T @ xc), (xy, xc.T @ yc), (yy, yc.T @ yc)):
-        assert_close(block, expected, scale=10)
-    assert_close(merged.blocks(centered=False)[1], x.T @ y, scale=1e5)
 
 
 @settings(max_examples=20)

@@ -5,12 +5,10 @@ import torch
 
 from tests.tolerances import assert_close
 from theodolite.linalg import (
-    CrossMoments,
     dual_gram,
     gram_sums,
     projections_from_gram,
     projections_from_kernel,
-    projections_from_moments,
     qr_projections,
     svd_projections,
     target_columns,
@@ -51,13 +49,6 @@ def test_every_route_gives_the_same_projections(problem):
     assert_same(projections_from_gram(*gram_sums(features, y), 20), expected)
     wide, z = features.mT, y[:4]
     assert_same(projections_from_kernel(dual_gram(wide), z, 20), svd_projections(wide, z))
-
-
-@pytest.mark.parametrize(("scale", "offset"), [(1.0, 0.0), (-2.5, 3.0)], ids=str)
-def test_targets_may_be_mapped_after_the_pass(problem, scale, offset):
-    features, y = problem
-    p = projections_from_moments(CrossMoments.of(features, y), scale=scale, offset=offset)
-    assert_same(p, svd_projections(features, scale * y + offset))
 
 
 def test_the_residual_is_small_where_targets_lie_in_the_range(problem, generator):

@@ -11,9 +11,9 @@ from tests.measures.absolute import (
 )
 from tests.tolerances import assert_close
 from theodolite.linalg import (
-    CrossMoments,
     TriangularState,
-    projections_from_moments,
+    gram_sums,
+    projections_from_gram,
     projections_from_triangle,
 )
 from theodolite.measures.representation import label_projections, representation_alignment
@@ -58,10 +58,10 @@ def test_batches_and_order_of_shards_are_irrelevant(sizes, reverse, generator):
     expected = alignment_curve(features, y, gaps(features)).values
     parts = list(zip(features.split(sizes), y.split(sizes), strict=True))
     parts = parts[::-1] if reverse else parts
-    moments = [CrossMoments.of(*part) for part in parts]
+    sums = [sum(entries) for entries in zip(*(gram_sums(*part) for part in parts), strict=True)]
     states = [TriangularState.of(torch.cat(part, dim=1)) for part in parts]
     streamed = [
-        projections_from_moments(sum(moments[1:], moments[0])),
+        projections_from_gram(*sums, 60),
         projections_from_triangle(sum(states[1:], states[0]), 5, 60),
     ]
     curves = [curve_from_projections(p, gaps(features)).values for p in streamed]

@@ -36,7 +36,7 @@ from theodolite.linalg.leave_one_out import (
     leave_one_out,
     regression_targets,
 )
-from theodolite.linalg.moments import CrossMoments, Moments, RowSample, TriangularState, row_chunks
+from theodolite.linalg.moments import Moments, RowSample, TriangularState, row_chunks
 from theodolite.linalg.projections import (
     GRAM_ACCURATE_ABOVE,
     GramSums,
@@ -46,7 +46,6 @@ from theodolite.linalg.projections import (
     gram_sums,
     projections_from_gram,
     projections_from_kernel,
-    projections_from_moments,
     projections_from_triangle,
     qr_projections,
     svd_projections,
@@ -71,7 +70,6 @@ __all__ = [
     "GRAM_ACCURATE_ABOVE",
     "NORMAL_QUANTILE",
     "RIDGES",
-    "CrossMoments",
     "Eigen",
     "GramSums",
     "HsicSums",
@@ -110,7 +108,6 @@ __all__ = [
     "prints_shapes",
     "projections_from_gram",
     "projections_from_kernel",
-    "projections_from_moments",
     "projections_from_triangle",
     "qr_projections",
     "rank_tolerance",

@@ -18,13 +18,12 @@ from theodolite.checks import (
     require_axes,
     require_finite,
     require_nonempty,
-    require_same_length,
     require_same_shape,
 )
 from theodolite.linalg.arrays import double, prints_shapes
 from theodolite.linalg.spectra import Eigen, top_eigen
 
-__all__ = ["CrossMoments", "Moments", "RowSample", "TriangularState", "row_chunks"]
+__all__ = ["Moments", "RowSample", "TriangularState", "row_chunks"]
 
 _CHUNK_BYTES = 32 * 2**20  # float64 copy of one chunk: fits the cache hierarchy
 _SMALL = 1024  # rows and columns of a matrix that a CPU decomposes faster
@@ -148,36 +147,6 @@ class RowSample:
         signs = torch.where(signs.diagonal() < 0, -1.0, 1.0)
         values = torch.cat([values.clamp(min=0.0) / len(X), values.new_zeros(count - own)])
         return Eigen(values, vectors * signs)
-
-
-@dataclass(frozen=True)
-class CrossMoments:
-    r"""Joint moments of paired rows ``x`` and ``y`` of the same examples.
-
-    The moments of the rows ``[x, y]`` side by side; blocks of the scatter are
-    :math:`X^\top X`, :math:`X^\top Y` and :math:`Y^\top Y`.
-    """
-
-    both: Moments
-    split: int  # columns of x
-
-    @classmethod
-    def of(cls, x: Float[Tensor, "n d"], y: Float[Tensor, "n e"]) -> "CrossMoments":
-        """Joint moments of one batch, each side about its own mean."""
-        require_axes(2, x=x, y=y)
-        require_same_length(x=x, y=y)
-        return cls(Moments.of(torch.cat([double(x), double(y)], dim=1)), x.shape[1])
-
-    def __add__(self, other: "CrossMoments") -> "CrossMoments":
-        """Joint moments of both groups of examples together."""
-        return CrossMoments(self.both + other.both, self.split)
-
-    def blocks(self, *, centered: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """``X.T @ X, X.T @ Y, Y.T @ Y``, about the means or about zero."""
-        count = self.both.count
-        full = self.both.covariance(centered=centered) * count
-        k = self.split
-        return full[:k, :k], full[:k, k:], full[k:, k:]
 
 
 @prints_shapes

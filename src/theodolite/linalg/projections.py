@@ -8,7 +8,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from theodolite.linalg.arrays import double, eps_of, prints_shapes
-from theodolite.linalg.moments import CrossMoments, TriangularState, row_chunks
+from theodolite.linalg.moments import TriangularState, row_chunks
 from theodolite.linalg.spectra import rank_tolerance, symmetric_eigen, thin_svd
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "gram_sums",
     "projections_from_gram",
     "projections_from_kernel",
-    "projections_from_moments",
     "projections_from_triangle",
     "qr_projections",
     "svd_projections",
@@ -226,25 +225,6 @@ def projections_from_gram(
     coefficients = vectors[:, kept].mT @ double(cross) / sigma.unsqueeze(1)
     residual = (double(energy) - coefficients.square().sum(0)).clamp(min=0)
     return LabelProjections(sigma, coefficients, residual, count, "gram", limit)
-
-
-def projections_from_moments(
-    moments: CrossMoments, *, scale: float = 1.0, offset: float = 0.0
-) -> LabelProjections:
-    """Projections of the targets ``scale * y + offset`` from one pass over features and ``y``.
-
-    The affine map may be chosen after the pass, e.g. when it needs the targets' mean or range.
-    """
-    gram, cross, targets = moments.blocks(centered=False)
-    sums = moments.both.mean * moments.both.count
-    feature_sum, target_sum = sums[: moments.split], sums[moments.split :]
-    shifted = scale * cross + offset * feature_sum.unsqueeze(1)
-    energy = (
-        scale**2 * torch.diagonal(targets)
-        + 2 * scale * offset * target_sum
-        + offset**2 * moments.both.count
-    )
-    return projections_from_gram(gram, shifted, energy, int(moments.both.count))
 
 
 def _live(gram: Tensor) -> int:

@@ -8,10 +8,9 @@ from tests.reference import convergence as reference
 from tests.theory.linear_problems import F64, KINDS, problem, projected, spectrum, top
 from tests.tolerances import assert_close
 from theodolite.linalg import (
-    CrossMoments,
     LabelProjections,
+    gram_sums,
     projections_from_gram,
-    projections_from_moments,
     thin_svd,
 )
 from theodolite.theory import convergence
@@ -185,13 +184,14 @@ def test_every_single_direction_against_arbitrary_precision(power):
 def test_gram_statistics_give_the_same_trajectories(kind, affine, generator):
     features, targets = problem(kind, generator)
     scale, offset = affine
-    moments = CrossMoments.of(features[:3], targets[:3]) + CrossMoments.of(
-        features[3:], targets[3:]
-    )
-    from_gram = projections_from_moments(moments, scale=scale, offset=offset)
-    direct = projected(features, scale * targets + offset)
+    n, moved = len(features), scale * targets + offset
+    gram, cross, energy = gram_sums(features, targets)
+    cross = scale * cross + offset * features.sum(0).unsqueeze(1)
+    energy = scale**2 * energy + 2 * scale * offset * targets.sum(0) + offset**2 * n
+    from_gram = projections_from_gram(gram, cross, energy, n)
+    direct = projected(features, moved)
     eta, steps = 0.8 / top(direct) ** 2, torch.tensor([0, 1, 10, 1000])
-    whole = (scale * targets + offset).square().sum().item()
+    whole = moved.square().sum().item()
     for function in (convergence.gradient_descent_loss, trajectories.gradient_descent_gap):
         assert_close(
             function(from_gram, eta, steps), function(direct, eta, steps), scale=10 * whole
