@@ -11,6 +11,7 @@ This package writes every sentence. It needs only records, not torch:
 
 from theodolite.advice.answers import answers_of, findings_of
 from theodolite.advice.choosing import (
+    FEW_LABELS,
     SMALL_ERROR,
     Candidate,
     choosing_notes,
@@ -46,6 +47,7 @@ from theodolite.advice.sentences import percent, verdict_words, worded
 
 __all__ = [
     "CALIBRATION",
+    "FEW_LABELS",
     "SMALL_ERROR",
     "ZOO",
     "Calibration",

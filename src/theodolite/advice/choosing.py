@@ -15,14 +15,22 @@ import numpy as np
 from theodolite.advice.sentences import percent
 from theodolite.records import Answer, Certainty, listed
 
-__all__ = ["SMALL_ERROR", "Candidate", "choosing_notes", "ranked", "tied", "transfer_answers"]
+__all__ = [
+    "FEW_LABELS",
+    "SMALL_ERROR",
+    "Candidate",
+    "choosing_notes",
+    "ranked",
+    "tied",
+    "transfer_answers",
+]
 
 # Leave-one-out error above which fine-tuned networks learn features that kernel regression does not
 # see: below it forecasts hold to a few points on most targets, above it networks may come out up to
 # 47 points higher (benchmarks/transfer).
 SMALL_ERROR = 0.7
 _CLEAR = 2.0  # standard errors of the difference between two models on the same examples
-_FEW_LABELS = 10  # of the smallest class: fewer leave every answer likely at most
+FEW_LABELS = 10  # of a class: fewer are said to be few, and leave every answer likely at most
 _SAME_LIST = 0.8  # Kendall's tau above which two rankings are one
 
 
@@ -200,7 +208,7 @@ def transfer_answers(contents: Mapping[str, Any], arrays: Mapping[str, np.ndarra
     """
     models, data = contents["models"], contents["data"]
     classes = models[0]["forecast"]["measure"] == "accuracy"
-    few = (data.get("smallest_class") or _FEW_LABELS) < _FEW_LABELS
+    few = (data.get("smallest_class") or FEW_LABELS) < FEW_LABELS
     found = [_model_answer(contents, classes, few), _layer_answer(models[0], classes, few)]
     found.append(_labels_answer(contents, arrays, classes))
     return [answer for answer in found if answer is not None]

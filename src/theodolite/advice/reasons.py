@@ -35,6 +35,7 @@ _WORDS: Mapping[Note, str] = {
     # the model
     Note.NO_OUTPUT_ROWS: "the model gives no row of outputs per example: {problem}",
     Note.NO_OUTPUT_POSITIONS: "labels per position need outputs per position: {problem}",
+    Note.NO_MODEL: "no model was given",
     Note.NO_PARAMETERS: "no layer has trainable parameters",
     Note.NO_MATRICES: "no linear or convolutional layer is called",
     Note.BLOCKS: 'the layers shown are blocks; layers="**.{last}" shows linear layers inside them',
@@ -51,6 +52,10 @@ _WORDS: Mapping[Note, str] = {
     Note.NO_PATCH: "no whole patch fits: kernels span {spans}, their input is {sizes}",
     # kernels and gradients
     Note.CONSTANT_KERNEL: "the tangent kernel or the labels are constant",
+    Note.UNDEFINED: "undefined for these numbers",
+    Note.SKETCHED: "kernels of {n} examples and {outputs} outputs would take {exact:.1e}"
+    " multiply-adds, more than {most:.0e}; a sketch takes {sketched:.1e}",
+    Note.NOT_IN_SKETCHES: "stable_rank and correlation need the kernels themselves",
     Note.UNRESOLVED: "the sketch is too noisy: the norm of the kernel is below its error",
     Note.PEAK_UNRESOLVED: "the sketch is too noisy to say which layer has the peak",
     Note.PEAK_UNDEFINED: "the alignment of a layer is undefined",
@@ -79,7 +84,26 @@ _WORDS: Mapping[Note, str] = {
     " pass seconds=None to read all, or examples= for a number",
     Note.TAKEN_AS_LABELS: "targets are whole numbers in {kind}, and the model has {outputs}"
     " outputs: they are used as class labels",
+    Note.NEXT_TOKENS: "there are no labels: they are the next tokens",
+    Note.INPUTS_FITTED: "{change}",
+    Note.POSITIONS: "{text}",
     Note.CUT: "{parts}, to end within {limit:g} s; seconds=None uses all",
+    # models for a new task
+    Note.SINGLE_CLASSES: "{alone} of {classes} classes have a single example, which no other"
+    " example can teach: {counts} as wrong for every model.",
+    Note.FEW_LABELS: "Few labels: {few} of {classes} classes have fewer than {enough} examples (the"
+    " smallest has {smallest}). Label more before you trust the order.",
+    Note.UNUSED_ENTRY: "{option}= has an entry for {key!r}, which is none of the models: it was not"
+    " used.",
+    Note.NOTHING_TRAINABLE: "No parameter below the head is trainable: the forecast is that of a"
+    " linear probe of the features.",
+    Note.FEWER_FOR_SECONDS: "Tangent kernel of {count} of {wanted} examples to stay within"
+    " seconds={seconds:g}; seconds=None takes all.",
+    Note.FEATURES_ALONE: "The tangent kernel was not measured, so features alone are judged: {why}",
+    Note.TANGENT_MEMORY: "it needs more memory than allowed; a smaller tangent_examples= or a"
+    " larger memory_limit= may help",
+    Note.DEVICE_MEMORY: "the device has too little free memory; a smaller tangent_examples= may"
+    " help",
 }
 # For several layers at once, whose facts differ.
 _SHARED: Mapping[Note, str] = {
@@ -151,7 +175,7 @@ def about_positions(
     frequent: bool,
     skips_first: bool,
     own_loss: bool,
-) -> str:
+) -> Reason:
     """What is measured where every position of an example has a label of its own.
 
     Args:
@@ -182,4 +206,5 @@ def about_positions(
             " so long that alignments see nothing else"
         ]
     which = "the loss given" if own_loss else "the mean loss over their positions"
-    return "; ".join([*parts, f"gradients are those of whole examples, of {which}"])
+    text = "; ".join([*parts, f"gradients are those of whole examples, of {which}"])
+    return reason(Note.POSITIONS, text=text)

@@ -109,14 +109,12 @@ def layer_name(name: str) -> str:
     return name if any(map(str.isalpha, name)) else f"layer {name}"
 
 
-def _sentence_start(words: str) -> str:
-    """Our own noun gets a capital letter; names of layers stay as they are."""
-    noun = "layer "
-    return words.replace(noun, noun.capitalize(), 1) if words.startswith(noun) else words
-
-
-def _names(layers: Sequence[str]) -> str:
-    return listed(map(layer_name, layers), most=_MOST_NAMES)
+def _names(layers: Sequence[str], *, opens: bool = False) -> str:
+    """Layers within a sentence, or opening it: our nouns get a capital letter, names stay."""
+    words = list(map(layer_name, layers))
+    if opens and words[0] != layers[0]:
+        words[0] = words[0][0].upper() + words[0][1:]
+    return listed(words, most=_MOST_NAMES)
 
 
 _VERDICTS = {
@@ -370,14 +368,14 @@ def _layers(finding: LayerProbes) -> Answer:
         verb = "is" if len(later) == 1 else "are"
         text = (
             f"{prefix} probes {reach} {value(first)}{of} from {_names([first])} on{chance}. "
-            f"{_sentence_start(_names(later))} {verb} not significantly better."
+            f"{_names(later, opens=True)} {verb} not significantly better."
         )
     else:
         others = [name for name in finding.alike if name != best]
         text = f"{prefix} probes are best in {_names([best])}: {value(best)}{of}{chance}."
         if others:
             verb = "is" if len(others) == 1 else "are"
-            text += f" {_sentence_start(_names(others))} {verb} not significantly worse."
+            text += f" {_names(others, opens=True)} {verb} not significantly worse."
     if raw is not None and kind not in (LayersFinding.CHANCE, LayersFinding.INPUT_ALIKE):
         text += f" The raw input: {percent(raw)}."
     return Answer(

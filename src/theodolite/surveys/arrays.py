@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from theodolite._distributed import ALONE
+from theodolite.advice.reasons import reason
 from theodolite.checks import require_finite, require_same_length
 from theodolite.engine import Batch, ReadPoint
 from theodolite.errors import DomainError, DtypeError, ShapeError
+from theodolite.records import Note
 from theodolite.surveys.context import Draws, SurveyContext
 from theodolite.surveys.layers import Layer, Layout
 from theodolite.surveys.options import SurveyOptions
@@ -129,7 +131,7 @@ def _layout(given: Mapping[str, Tensor]) -> Layout:
         )
         for index, (name, rows) in enumerate(given.items())
     )
-    return Layout(tuple(layers), None, "no model was given")
+    return Layout(tuple(layers), None, reason(Note.NO_MODEL))
 
 
 def _features_of(features: Any) -> dict[str, Tensor]:

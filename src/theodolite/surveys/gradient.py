@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from theodolite.advice.reasons import reason
+from theodolite.advice.reasons import not_measured, reason
 from theodolite.engine import (
     Checked,
     GradientAlignment,
@@ -202,7 +202,7 @@ def _agreement(
     try:
         few = _pairs(context, layers, _pair_count(context))
     except MemoryLimitError as error:
-        record.warn(None, "gradient", "gradient_confusion", f"not measured: {error}")
+        record.warn(None, "gradient", "gradient_confusion", not_measured(str(error)))
     return (sums, sums.total, sums.logits), few, False
 
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from theodolite.advice.reasons import reason
+from theodolite.advice.reasons import not_measured, reason
 from theodolite.advice.sentences import percent
 from theodolite.measures import kernel
 from theodolite.measures.kernel import CenteredGrams
@@ -103,7 +103,7 @@ def _references(
         gram = inputs.gram[None].to(device)
         found.append(_Reference("cka_input", CenteredGrams.of(gram, [inputs.eps])))
     elif context.given is not None:
-        record.warn(None, "kernel", "cka_input", f"not measured: {context.layout.problem}")
+        record.warn(None, "kernel", "cka_input", not_measured(reason(Note.NO_MODEL)))
     return found
 
 

@@ -504,7 +504,10 @@ def fit_inputs(model: nn.Module, probe: Probe, options: SurveyOptions) -> Fit:
     """
     few = probe.batch.take(slice(0, 2))
     fitted = fit_batch(model, few)
-    outputs, task, notes, cast = None, None, dict(fitted.notes), fitted.cast
+    outputs, task, cast = None, None, fitted.cast
+    notes: dict[str, str] = {
+        part: reason(Note.INPUTS_FITTED, change=change) for part, change in fitted.notes.items()
+    }
     if fitted.tried:
         with untouched(model), torch.no_grad():
             model.eval()
@@ -518,7 +521,7 @@ def fit_inputs(model: nn.Module, probe: Probe, options: SurveyOptions) -> Fit:
                 found: dict[str, str] = {}
                 task = _task(model, fitted.returned, few, batch, options, found)
                 if task is not None and task.labels.shift:
-                    notes |= found | {"targets": "there are no labels: they are the next tokens"}
+                    notes |= found | {"targets": reason(Note.NEXT_TOKENS)}
                     cast = partial(_with_next_tokens, cast=cast)
                 else:  # the model sees all tokens: nothing is left to predict
                     task = None

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from theodolite.advice.reasons import Reason
-from theodolite.records import Estimate
+from theodolite.advice.reasons import reason as words
+from theodolite.records import Estimate, Note
 from theodolite.surveys.layers import Layer
 
 __all__ = ["RecordBuilder", "chance"]
@@ -78,7 +79,7 @@ class RecordBuilder:
             read_at: what it was read from; by default what its family reads.
         """
         undefined = math.isnan(estimate.value)
-        why = (reason or "undefined for these numbers") if undefined else None
+        why = (reason or words(Note.UNDEFINED)) if undefined else None
         if read_at is None:
             read_at = _READS.get(family) or ("outputs" if layer is None else layer.read_at)
         self.rows.append(

@@ -58,7 +58,7 @@ def measure_tangent(context: SurveyContext, record: RecordBuilder) -> None:
             exact = False
     if not exact:
         _sketch(context, record, layers)
-        record.routes["tangent"] |= {} if why is None else {"reason": why}
+        record.routes["tangent"] |= {} if why is None else {"reason": str(why)}
     _equilibrium(context, record)
     if context.plan.curves and context.plan.details and context.task is None:
         _heat_maps(context, record, layers)
@@ -120,10 +120,7 @@ def _why_sketched(context: SurveyContext) -> str | None:
     most = _MOST_WORK.get(place, _MOST_WORK["cpu"])
     if exact <= most or 2 * sketched > exact:
         return None
-    return (
-        f"kernels of {work.count('tangent')} examples and {outputs} outputs would take "
-        f"{exact:.1e} multiply-adds, more than {most:.0e}; a sketch takes {sketched:.1e}"
-    )
+    return reason(Note.SKETCHED, n=n, outputs=outputs, exact=exact, most=most, sketched=sketched)
 
 
 def _exact(
@@ -249,7 +246,7 @@ def _sketch(context: SurveyContext, record: RecordBuilder, layers: Sequence[Laye
         "n": n,
         "sketch_vectors": context.options.sketch_vectors,
         **found.sketch,
-        "missing": "stable_rank and correlation need the kernels themselves",
+        "missing": str(reason(Note.NOT_IN_SKETCHES)),
     }
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from theodolite.advice import SMALL_ERROR
+from theodolite.advice.reasons import reason
 from theodolite.engine import Batch, tangent_kernels
 from theodolite.errors import MemoryLimitError, TheodoliteError
 from theodolite.linalg import (
@@ -25,6 +26,7 @@ from theodolite.linalg import (
     regression_targets,
 )
 from theodolite.measures import kernel
+from theodolite.records import Note
 from theodolite.surveys.heads import Body, WithHead
 from theodolite.theory.learning import LearningCurve, learning_curve
 
@@ -164,16 +166,13 @@ def body_kernel(
     try:
         found = tangent_kernels(fresh, list(examples), outputs="trace", params=names, **options)
     except (TheodoliteError, torch.OutOfMemoryError) as error:
-        reason = str(error)
+        why = str(error)
         # The advice of these errors is for callers of the engine.
         if isinstance(error, torch.OutOfMemoryError):
-            reason = "the device has too little free memory; a smaller tangent_examples= may help"
+            why = reason(Note.DEVICE_MEMORY)
         elif isinstance(error, MemoryLimitError):
-            reason = (
-                "it needs more memory than allowed; a smaller tangent_examples= or a larger "
-                "memory_limit= may help"
-            )
-        notes.append(f"The tangent kernel was not measured, so features alone are judged: {reason}")
+            why = reason(Note.TANGENT_MEMORY)
+        notes.append(reason(Note.FEATURES_ALONE, why=why))
         return None
     return double(found.total)
 

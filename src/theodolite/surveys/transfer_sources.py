@@ -19,8 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from theodolite.advice.reasons import reason
 from theodolite.engine import Batch, require_model, unwrap
 from theodolite.errors import DomainError, DtypeError
+from theodolite.records import Note
 from theodolite.surveys.named_models import ModelSource, build_model
 from theodolite.surveys.shards import probe_digest
 
@@ -121,7 +123,7 @@ def own_name(source: Any) -> str:
 def unmatched(sources: Mapping[str, Source], **given: Any) -> list[str]:
     """Names in mappings for single models that are none of the models, in words."""
     return [
-        f"{option}= has an entry for {key!r}, which is none of the models: it was not used."
+        reason(Note.UNUSED_ENTRY, option=option, key=key)
         for option, mapping in given.items()
         if isinstance(mapping, Mapping)
         for key in mapping

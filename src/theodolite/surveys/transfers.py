@@ -18,12 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from theodolite.advice import (
+    FEW_LABELS,
     Candidate,
     choosing_notes,
     ranked,
     tied,
     transfer_answers,
 )
+from theodolite.advice.reasons import reason
 from theodolite.checks import require_count, require_positive, size_in_bytes
 from theodolite.engine import (
     Batch,
@@ -39,7 +41,7 @@ from theodolite.engine import (
 from theodolite.errors import DomainError, MemoryLimitError, RecordError, UnwrittenWarning
 from theodolite.linalg import LeaveOneOut, regression_targets
 from theodolite.measures import representation
-from theodolite.records import Record, load_record, save_record
+from theodolite.records import Note, Record, load_record, save_record
 from theodolite.surveys.heads import Body, pretrained_body
 from theodolite.surveys.layers import Layer, survey_layers
 from theodolite.surveys.options import SurveyOptions
@@ -75,7 +77,6 @@ Prepare = Callable[[Any], Any]
 
 _PROBED = 500  # examples of the linear probe of a layer
 _FEW = 20  # examples of the kernel that tells the time of a larger one
-_FEW_LABELS = 10  # of a class: fewer are said to be few
 _KERNELS = 4  # between all examples, at one time, in float64
 _SMALL = 32_000_000  # bytes: a thousand examples are never refused
 
@@ -296,18 +297,14 @@ def _require_task(probe: Probe) -> list[str]:
             "targets: expected classes with at least two examples, since each is predicted from "
             "the others, got one of every class; pass numbers to regress as floats"
         )
-    notes = []
+    notes: list[str] = []
     if alone:
-        notes.append(
-            f"{len(alone)} of {present} classes have a single example, which no other example can "
-            f"teach: {'it counts' if len(alone) == 1 else 'they count'} as wrong for every model."
-        )
-    few = counts[(counts > 0) & (counts < _FEW_LABELS)]
+        counted = "it counts" if len(alone) == 1 else "they count"
+        notes.append(reason(Note.SINGLE_CLASSES, alone=len(alone), classes=present, counts=counted))
+    few = counts[(counts > 0) & (counts < FEW_LABELS)]
     if len(few):
-        notes.append(
-            f"Few labels: {len(few)} of {present} classes have fewer than {_FEW_LABELS} examples "
-            f"(the smallest has {int(few.min())}). Label more before you trust the order."
-        )
+        facts = {"few": len(few), "classes": present, "enough": FEW_LABELS}
+        notes.append(reason(Note.FEW_LABELS, smallest=int(few.min()), **facts))
     return notes
 
 
@@ -549,10 +546,7 @@ def _body_kernel(
     """The tangent kernel below the head, between as many examples as are allowed."""
     trained = _trainable(body)
     if not trained:
-        notes.append(
-            "No parameter below the head is trainable: the forecast is that of a linear probe of "
-            "the features."
-        )
+        notes.append(reason(Note.NOTHING_TRAINABLE))
     if not trained or not options.tangent:
         return None
 
@@ -573,10 +567,8 @@ def _body_kernel(
     fits = int(_FEW * (max(until - now, 0.0) / (now - began)) ** 0.5)
     count = min(wanted, max(fits, _FEW))
     if count < wanted:
-        notes.append(
-            f"Tangent kernel of {count} of {wanted} examples to stay within "
-            f"seconds={options.seconds:g}; seconds=None takes all."
-        )
+        facts = {"count": count, "wanted": wanted, "seconds": options.seconds}
+        notes.append(reason(Note.FEWER_FOR_SECONDS, **facts))
     return found if count == _FEW else measured(count)
 
 
@@ -700,7 +692,7 @@ def _model_record(
         "layers": layers,
         "best_layer": None if best is None else best["name"],
         "seconds": seconds,
-        "notes": notes,
+        "notes": list(map(str, notes)),
     }
     arrays = {
         "misses": misses.numpy(),
@@ -759,7 +751,7 @@ def _joined(
         "models": [dict(kept[name].contents) for name in order],
         "ties": tied(candidates),
         "problems": dict(problems),
-        "notes": [*notes, *choosing_notes(candidates, points=classes)],
+        "notes": [*map(str, notes), *choosing_notes(candidates, points=classes)],
         "versions": versions(),
     }
     contents["answers"] = [a.to_entry() for a in transfer_answers(contents, arrays)]
