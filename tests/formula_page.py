@@ -35,6 +35,7 @@ def functions():
     files = [path for part in INSTRUMENT for path in sorted((source / part).rglob("*.py"))]
     for paper in PAPERS:
         files += sorted((laboratory / paper / "formulas").glob("*.py"))
+    files.append(laboratory / "lab" / "models" / "transfer.py")
     for path in files:
         for node in ast.parse(path.read_text()).body:
             if not isinstance(node, ast.FunctionDef | ast.ClassDef) or node.name[0] == "_":

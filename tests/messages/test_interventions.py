@@ -13,12 +13,10 @@ from theodolite.interventions import (
     eigenvector_filters,
     freeze_except_,
     layer_norms,
-    replace_head_,
     rescale_to_,
     sample_filters,
     scale_init_,
     tau_curve,
-    transfer_layers_,
 )
 from theodolite_papers.lou2022.formulas.feature_maximization import (
     FeatureMaximizationRecipe,
@@ -135,15 +133,6 @@ class Attention(nn.Module):
             lambda: rescale_to_(networks.mlp([4, 3, 2], "sin"), net(), keep="predictions"),
             DomainError,
             ["ReLU", "would not be kept", "keep='norms'"],
-        ),
-        (lambda: replace_head_(nn.Linear(4, 2)), DomainError, ["inside the model", "head="]),
-        (lambda: replace_head_(net(), 0), DomainError, ["num_classes", "0"]),
-        (lambda: transfer_layers_(net(), net(), 2), DomainError, ["head 'fc2'", "'all'"]),
-        (lambda: transfer_layers_(net(), net(), 5), DomainError, ["at most 1", "got 5"]),
-        (
-            lambda: transfer_layers_(net(), networks.mlp([5, 3, 2]), 1),
-            ShapeError,
-            ["layer 'fc1'", "(3, 4)", "(3, 5)"],
         ),
         (lambda: freeze_except_(net(), "act1"), DomainError, ["with parameters", "act1"]),
         (lambda: freeze_except_(net(), noise_scale=-1.0), DomainError, ["noise_scale"]),

@@ -205,7 +205,7 @@ def test_equal_seeds_give_equal_networks():
         lambda net, name, generator: interventions.freeze_except_(
             net, noise_scale=0.5, generator=generator
         ),
-        lambda net, name, generator: interventions.replace_head_(
+        lambda net, name, generator: models.replace_head_(
             net, 7, initializer=name, generator=generator
         ),
     ],

@@ -1,4 +1,4 @@
-"""Changes made to a network on purpose: how it starts, what is copied, kept, scaled or frozen."""
+"""Changes made to a network on purpose: how it starts, what is kept, scaled or frozen."""
 
 from theodolite.interventions.data_init import covariance_init_
 from theodolite.interventions.filters import (
@@ -18,7 +18,6 @@ from theodolite.interventions.initializers import (
     scale_init_,
 )
 from theodolite.interventions.rescaling import layer_norms, rescale_to_
-from theodolite.interventions.transfer import replace_head_, transfer_layers_
 
 __all__ = [
     "INITIALIZERS",
@@ -32,11 +31,9 @@ __all__ = [
     "init_weight_",
     "initialize_",
     "layer_norms",
-    "replace_head_",
     "rescale_to_",
     "sample_filters",
     "scale_init_",
     "tau_curve",
-    "transfer_layers_",
     "unfrozen",
 ]

@@ -11,7 +11,6 @@ from torch.nn import functional
 
 from theodolite.data import Dataset, load_image_folder, symmetric_range
 from theodolite.errors import DataError, UnknownNameError
-from theodolite.interventions import replace_head_
 from theodolite_papers.imani2022._networks import (
     Training,
     hidden_layers,
@@ -27,7 +26,7 @@ from theodolite_papers.lab.data import (
     one_vs_one_tasks,
     related_tasks,
 )
-from theodolite_papers.lab.models import resnet18
+from theodolite_papers.lab.models import replace_head_, resnet18
 from theodolite_papers.lab.training import Augmentation, Recipe, accuracy, train, train_ensemble
 from theodolite_papers.ledger import Trial
 

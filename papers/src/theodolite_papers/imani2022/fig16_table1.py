@@ -10,12 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from theodolite.data import digits, disjoint_rows, load_image_folder
-from theodolite.interventions import replace_head_
 from theodolite.measures.representation import prepare_features
 from theodolite_papers.imani2022._networks import hidden_layers
 from theodolite_papers.imani2022.formulas.curves import one_vs_one_difference
 from theodolite_papers.lab.data import data_folder, random_labels
-from theodolite_papers.lab.models import mlp
+from theodolite_papers.lab.models import mlp, replace_head_
 from theodolite_papers.lab.models.published import published_network
 from theodolite_papers.lab.training import Augmentation, Recipe, evaluate, train, train_ensemble
 from theodolite_papers.ledger import (

@@ -18,7 +18,7 @@ from theodolite.data import (
 )
 from theodolite.engine import feature_chunks
 from theodolite.errors import UnknownNameError
-from theodolite.interventions import Initializer, layer_norms, rescale_to_, transfer_layers_
+from theodolite.interventions import Initializer, layer_norms, rescale_to_
 from theodolite_papers.lab.data import (
     IMAGE_SETS,
     average_pooled,
@@ -27,7 +27,7 @@ from theodolite_papers.lab.data import (
     load_image_set,
     random_labels,
 )
-from theodolite_papers.lab.models import resnet18_v2, simple_cnn, vgg16
+from theodolite_papers.lab.models import resnet18_v2, simple_cnn, transfer_layers_, vgg16
 from theodolite_papers.lab.training import (
     Callback,
     Recipe,

@@ -15,10 +15,9 @@ from theodolite.interventions import (
     layer_norms,
     rescale_to_,
     tau_curve,
-    transfer_layers_,
 )
 from theodolite_papers.lab.data import random_labels
-from theodolite_papers.lab.models import simple_cnn_pooled
+from theodolite_papers.lab.models import simple_cnn_pooled, transfer_layers_
 from theodolite_papers.lab.training import Recipe, train
 from theodolite_papers.lab.training.recipe import OptimizerName
 from theodolite_papers.ledger import (

@@ -27,6 +27,7 @@ from theodolite_papers.lab.models.residual import (
     resnet50,
     wide_resnet,
 )
+from theodolite_papers.lab.models.transfer import replace_head_, transfer_layers_
 
 __all__ = [
     "DenseNet",
@@ -44,12 +45,14 @@ __all__ = [
     "mobilenet_v2",
     "ntk_mlp",
     "pretrained_keys",
+    "replace_head_",
     "resnet18",
     "resnet18_v2",
     "resnet50",
     "simple_cnn",
     "simple_cnn_pooled",
     "strided_cnn",
+    "transfer_layers_",
     "vgg16",
     "vgg19",
     "wide_resnet",
