@@ -63,8 +63,6 @@ SYMMETRIC = {
     "random_symmetry": symmetry.random_symmetry,
     "symmetrize": lambda bad: symmetry.symmetrize(EYE, bad),
     "transfer_function": lambda bad: covariance.transfer_function(bad, WEIGHTS),
-    "transfer_from_covariance data": lambda bad: covariance.transfer_from_covariance(bad, EYE),
-    "transfer_from_covariance": lambda bad: covariance.transfer_from_covariance(DATA, bad),
     "eigenvector_overlap first": lambda bad: overlap.eigenvector_overlap(bad, EYE),
     "eigenvector_overlap second": lambda bad: overlap.eigenvector_overlap(EYE, bad),
     "subspace_overlap": lambda bad: covariance.subspace_overlap(EYE, bad, [0]),
@@ -244,11 +242,6 @@ CASES = {
         lambda: covariance.transfer_function(INDEFINITE, WEIGHTS),
         DomainError,
         "data_covariance: expected a covariance, without negative variances, got -1",
-    ),
-    "negative variance of weights": (
-        lambda: covariance.transfer_from_covariance(DATA, INDEFINITE),
-        DomainError,
-        "weight_covariance: expected a covariance",
     ),
     "weights as a vector": (
         lambda: covariance.transfer_function(DATA, WEIGHTS[0]),

@@ -107,7 +107,6 @@ def test_bad_kernels_and_targets_are_rejected(measure, kernel, targets, error, m
         ),
         (lambda: tangent.stable_rank(torch.ones(3)), ShapeError, "matrix: expected 2 axes"),
         (lambda: tangent.stable_rank(torch.ones(0, 3)), ShapeError, "matrix: expected at least"),
-        (lambda: tangent.effective_rank(torch.ones(1, 2) / 0), DomainError, "matrix: .*finite"),
         (lambda: energy.normalized_spectrum(torch.ones(2, 3)), ShapeError, "a square matrix"),
         (
             lambda: energy.normalized_spectrum(torch.eye(2).cumsum(1)),

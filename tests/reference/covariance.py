@@ -150,12 +150,6 @@ def transfer_function(data_covariance, weights, eps=EPS):
     return _tau(variances, values, eps)
 
 
-def transfer_from_covariance(data_covariance, weight_covariance, eps=EPS):
-    values, vectors = eigenpairs(data_covariance)
-    variances = [trace_on(weight_covariance, vectors, [i]) for i in range(len(values))]
-    return _tau(variances, values, eps)
-
-
 def curve_deviation(curve_1, curve_2):
     norms = np.linalg.norm(curve_1), np.linalg.norm(curve_2)
     if 0 in norms:
@@ -340,7 +334,6 @@ REFERENCES = {
     "haar_bound": haar_bound,
     "alignment_defect": alignment_defect,
     "transfer_function": transfer_function,
-    "transfer_from_covariance": transfer_from_covariance,
     "curve_deviation": curve_deviation,
     "unimodality_defect": unimodality_defect,
     "symmetric_kl": symmetric_kl,

@@ -64,12 +64,6 @@ def centered_stable_rank(kernel, targets, center=True):
     return stable_rank(_centered(kernel, targets, center)[0])
 
 
-def effective_rank(matrix):
-    sigma = np.linalg.svd(matrix, compute_uv=False)
-    shares = sigma / sigma.sum()
-    return math.exp(-sum(p * math.log(p) for p in shares if p > 0))
-
-
 def normalized_spectrum(matrix, count=200):
     values = sorted(np.linalg.eigvalsh(matrix), reverse=True)
     return np.array([max(value, 0.0) / values[0] for value in values[:count]])
@@ -205,7 +199,6 @@ REFERENCES = {
     "correlation_term": correlation_term,
     "alignment_decomposition.stable_rank": centered_stable_rank,
     "stable_rank": stable_rank,
-    "effective_rank": effective_rank,
     "normalized_spectrum": normalized_spectrum,
     "uncoupled_bound": uncoupled_bound,
     "label_contribution": label_contribution,

@@ -1,22 +1,20 @@
 """Every measure in one table, ``registry.csv``: range, direction, gradients, reference, meaning.
 
 A row is a measure or one of its estimators. The conformance tests hold each measure to its row; the
-page of measures in the documentation is :func:`markdown_page`.
+page of measures in the documentation lists it.
 """
 
 import csv
 from ast import literal_eval
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
-from itertools import groupby
-from math import isinf
 from types import ModuleType
 from typing import Any
 
 from theodolite.measures import covariance, gradient, kernel, representation, tangent
 
-__all__ = ["MEASURES", "Measure", "markdown_page", "read_measures"]
+__all__ = ["MEASURES", "Measure", "read_measures"]
 
 _FAMILIES: dict[str, ModuleType] = {
     "representation": representation,
@@ -81,45 +79,3 @@ def _measure(row: Mapping[str, str], function: Callable[..., Any]) -> Measure:
 
 _TABLE = files("theodolite.measures").joinpath("registry.csv").read_text(encoding="utf-8")
 MEASURES = read_measures(_TABLE, lambda family, name: getattr(_FAMILIES[family], name))
-
-_HEAD = """# Measures
-
-This page lists every measure of arrays (`theodolite.measures.registry.MEASURES`). *Direction* says
-whether a larger or a smaller value means more aligned. *Gradients* names the arguments that
-autograd can differentiate by. The *label mass* of a direction is the squared length of the labels
-along it. A *mode* is an eigenvector of a kernel.
-
-"""
-_DIRECTIONS = {True: "larger", False: "smaller", None: "neither"}
-
-
-def markdown_page() -> str:
-    """One table per family, one row per measure or estimator.
-
-    Examples:
-        >>> "| `vector_alignment` | [-1, 1] | larger |" in markdown_page()
-        True
-    """
-    families = groupby(MEASURES.values(), key=lambda row: row.family)
-    return _HEAD + "\n".join(_section(family, rows) for family, rows in families)
-
-
-def _section(family: str, rows: Iterable[Measure]) -> str:
-    lines = [
-        f"## {family}",
-        "",
-        "| measure | range | direction | what it measures | gradients | reference |",
-        "|---|---|---|---|---|---|",
-        *(_line(row) for row in rows),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _line(row: Measure) -> str:
-    low, high = row.range
-    left = "(-inf" if isinf(low) else f"[{low:g}"
-    right = "inf)" if isinf(high) else f"{high:g}]"
-    smooth = ", ".join(f"`{name}`" for name in row.gradients) or "none"
-    direction = _DIRECTIONS[row.larger_is_more_aligned]
-    cells = (f"`{row.name}`", f"{left}, {right}", direction, row.meaning, smooth, row.reference)
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

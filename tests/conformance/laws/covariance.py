@@ -112,10 +112,6 @@ def _weights_scale(weights, **_):
     return float(weights.norm())
 
 
-def _root_scale(weight_covariance, **_):
-    return float(weight_covariance.abs().max().sqrt())
-
-
 _TRANSFER = {
     "transfer_function": Law(
         inputs={"data_covariance": "data_covariance", "weights": "weights"},
@@ -127,12 +123,6 @@ _TRANSFER = {
             ("negate", "weights"),
         ),
         scale=_weights_scale,
-    ),
-    "transfer_from_covariance": Law(
-        inputs=PAIR,
-        invariances=(BOTH_ROTATED, ("scale", "data_covariance")),
-        scale=_root_scale,
-        condition=weight_condition,
     ),
     "curve_deviation": Law(
         inputs={"curve_1": "curve", "curve_2": "curve"},

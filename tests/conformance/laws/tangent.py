@@ -88,16 +88,6 @@ LAWS = {
         ),
         scale=_smaller_side,
     ),
-    "effective_rank": Law(
-        inputs={"matrix": "features"},
-        invariances=(
-            ("scale", "matrix"),
-            ("rotate_rows", "matrix"),
-            ("rotate_columns", "matrix"),
-            ("append_zero_columns", "matrix"),
-        ),
-        scale=_smaller_side,
-    ),
     "normalized_spectrum": Law(
         inputs={"matrix": "covariance"},
         invariances=(("scale", "matrix"), ("rotate_both", "matrix")),

@@ -18,7 +18,6 @@ from theodolite.measures.covariance._misalignment import (
 )
 from theodolite.measures.covariance._transfer import (
     TransferFunction,
-    transfer_from_covariance,
     transfer_function,
 )
 from theodolite.measures.covariance.matrices import random_bases, subspace_overlap
@@ -39,6 +38,5 @@ __all__ = [
     "relative_misalignment",
     "subspace_overlap",
     "subspace_size",
-    "transfer_from_covariance",
     "transfer_function",
 ]

@@ -13,7 +13,6 @@ from theodolite.linalg import (
     array_function,
     double,
     eigenvalue_groups,
-    eps_of,
     equality_tolerance,
     prints_shapes,
     safe_sqrt,
@@ -23,7 +22,6 @@ from theodolite.measures.covariance.matrices import (
     Eigenspaces,
     grouping_tolerance,
     require_dimension,
-    require_symmetric_stack,
     symmetrized,
 )
 
@@ -96,54 +94,6 @@ def transfer_function(
     if centered:
         W = W - W.mean(-2, keepdim=True)
     return _curve(spaces, (W @ spaces.vectors).square().mean(-2))
-
-
-@array_function
-def transfer_from_covariance(
-    data_covariance: Float[Tensor, "d d"],
-    weight_covariance: Float[Tensor, "*batch d d"],
-    *,
-    count: int | None = None,
-    rtol: float | None = None,
-) -> TransferFunction:
-    r"""The transfer function where only the covariance of the weights is known.
-
-    .. math:: f(\sigma_i) = \tau_i = \sqrt{v_i^\top \Sigma_w v_i}
-
-    Range: [0, inf).
-    Invariant to: rotating both.
-    Undefined: never.
-
-    Args:
-        data_covariance: :math:`\Sigma_x`, positive semi-definite.
-        weight_covariance: :math:`\Sigma_w`, positive semi-definite, or a stack.
-        count: only so many leading directions (default: all), see :func:`transfer_function`.
-        rtol: relative gap of eigenvalues that count as equal.
-
-    Returns:
-        Pairs of sigma and tau, one for each direction.
-
-    Raises:
-        ShapeError: If a matrix is not square or they differ in size.
-        DomainError: If a matrix is not symmetric or not finite, or a variance is negative beyond
-            rounding.
-
-    Examples:
-        >>> data = torch.diag(torch.tensor([4.0, 1.0]))
-        >>> transfer_from_covariance(data, data @ data).tau.tolist()
-        [4.0, 1.0]
-
-    References:
-        [maennel2020], Equation (2).
-    """
-    require_symmetric_stack(weight_covariance=weight_covariance)
-    spaces = _directions(data_covariance, count, rtol)
-    require_dimension(len(data_covariance), weight_covariance=weight_covariance)
-    forms = (spaces.vectors * (symmetrized(weight_covariance) @ spaces.vectors)).sum(-2)
-    scale = double(weight_covariance.detach()).abs().amax((-2, -1))[..., None]
-    tolerance = equality_tolerance(len(data_covariance), eps_of(weight_covariance))
-    _require_no_negative(forms, scale, tolerance, "weight_covariance")
-    return _curve(spaces, forms)
 
 
 def _directions(

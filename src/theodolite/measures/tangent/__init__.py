@@ -11,7 +11,7 @@ from theodolite.measures.tangent.alignment import (
     stacked_kernel,
     tangent_alignment,
 )
-from theodolite.measures.tangent.spectrum import effective_rank, peak_layer, stable_rank
+from theodolite.measures.tangent.spectrum import peak_layer, stable_rank
 
 __all__ = [
     "AlignmentDecomposition",
@@ -19,7 +19,6 @@ __all__ = [
     "alignment_from_norms",
     "centered_labels",
     "correlation_term",
-    "effective_rank",
     "operator_alignment",
     "peak_layer",
     "permuted_alignments",

@@ -45,8 +45,7 @@ def stacked_kernel(
 
     .. math:: C_m K C_m, \qquad C_m = I - \tfrac1m 11^\top, \quad m = nc
 
-    Entry :math:`(x, i)` sits at :math:`xc + i`. Feed the result to :func:`stable_rank`,
-    :func:`effective_rank` or :func:`normalized_spectrum`.
+    Entry :math:`(x, i)` sits at :math:`xc + i`. Feed the result to :func:`stable_rank`.
 
     Args:
         kernel: :math:`K`, indexed by example and output on both sides.

@@ -16,7 +16,6 @@ from theodolite.linalg import (
     double,
     peak_index,
     ratio_or_nan,
-    singular_values,
     unit_peak,
 )
 from theodolite.measures.tangent.alignment import spectral_norm
@@ -52,39 +51,6 @@ def stable_rank(matrix: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
     _require_matrix(matrix)
     scaled = unit_peak(double(matrix))
     return ratio_or_nan(matrix_norm(scaled), spectral_norm(scaled)).square()
-
-
-@array_function
-def effective_rank(matrix: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
-    r"""Exponential of the entropy of the normalised singular values.
-
-    .. math:: \exp\Bigl(-\sum_i p_i \log p_i\Bigr), \qquad p_i = \sigma_i / \textstyle\sum_j\sigma_j
-
-    Range: [1, rank].
-    Invariant to: scaling, orthogonal maps on either side.
-    Undefined (``nan``): the matrix is zero.
-
-    Args:
-        matrix: any matrix. For a tangent kernel pass :func:`stacked_kernel`.
-
-    Returns:
-        One number without axes: a tensor, or an array for NumPy input.
-
-    Raises:
-        ShapeError: If it is not a matrix, or empty.
-        DomainError: If it is not finite.
-
-    Examples:
-        >>> round(effective_rank(torch.eye(3)).item(), 4)
-        3.0
-
-    References:
-        [roy2007], Definition 1.
-    """
-    _require_matrix(matrix)
-    sigma = singular_values(unit_peak(double(matrix)))
-    shares = ratio_or_nan(sigma, sigma.sum())
-    return torch.special.entr(shares).sum().exp()
 
 
 def _require_matrix(matrix: Tensor) -> None:
