@@ -190,8 +190,6 @@ def test_gradient_is_the_derivative(row, name):
 PARTLY_DIFFERENTIABLE = {
     ("kernel_spectrum", "gram"),
     ("relative_misalignment", "bases"),
-    ("basis_misalignment", "basis"),
-    ("basis_misalignment_terms", "basis"),
 }
 
 

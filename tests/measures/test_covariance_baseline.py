@@ -11,7 +11,6 @@ from tests.tolerances import assert_close
 from theodolite.errors import ShapeError
 from theodolite.linalg import Eigen, symmetric_eigen
 from theodolite.measures.covariance import (
-    basis_misalignment,
     compare_misalignment,
     compare_misalignment_along,
     misalignment,
@@ -21,6 +20,7 @@ from theodolite.measures.covariance import (
     relative_misalignment,
     subspace_size,
 )
+from theodolite_papers.maennel2020.formulas.basis import basis_misalignment
 
 B = random_spd(5, seed=5)
 DATA = with_eigenvalues([8.0, 5.0, 3.0, 2.0, 1.0], seed=1)

@@ -10,13 +10,12 @@ from scipy.optimize import minimize
 from tests.measures.covariances import function_of, orthogonal, random_spd, with_eigenvalues
 from tests.reference import covariance as literal
 from tests.tolerances import assert_close
-from theodolite.measures.covariance import (
+from theodolite.measures.covariance import misalignment, misalignment_terms
+from theodolite.measures.covariance._misalignment import quadratic_forms
+from theodolite_papers.maennel2020.formulas.basis import (
     basis_misalignment,
     basis_misalignment_terms,
-    misalignment,
-    misalignment_terms,
 )
-from theodolite.measures.covariance._misalignment import quadratic_forms
 
 SIMPLE = with_eigenvalues([5.0, 3.0, 2.0, 1.0], seed=1)
 DEGENERATE = with_eigenvalues([5.0, 2.0, 2.0, 2.0], seed=1)

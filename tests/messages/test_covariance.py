@@ -11,6 +11,7 @@ from theodolite.measures import covariance
 from theodolite_papers.maennel2020.formulas import (
     activation,
     alignment,
+    basis,
     bounds,
     curves,
     divergence,
@@ -36,8 +37,8 @@ DEFINITE = {
     "misalignment_terms": lambda bad: covariance.misalignment_terms(DATA, bad),
     "closest_aligned": lambda bad: bounds.closest_aligned(DATA, bad),
     "one_sided_misalignment": lambda bad: bounds.one_sided_misalignment(DATA, bad),
-    "basis_misalignment": lambda bad: covariance.basis_misalignment(EYE, bad),
-    "basis_misalignment_terms": lambda bad: covariance.basis_misalignment_terms(EYE, bad),
+    "basis_misalignment": lambda bad: basis.basis_misalignment(EYE, bad),
+    "basis_misalignment_terms": lambda bad: basis.basis_misalignment_terms(EYE, bad),
     "random_basis_misalignment": covariance.random_basis_misalignment,
     "relative_misalignment": lambda bad: covariance.relative_misalignment(DATA, bad, EYE[None]),
     "compare_misalignment": lambda bad: covariance.compare_misalignment(DATA, bad, 100),
@@ -119,8 +120,8 @@ def test_matrices_must_agree_in_size(call):
 @pytest.mark.parametrize(
     "call",
     [
-        lambda bad: covariance.basis_misalignment(bad, EYE),
-        lambda bad: covariance.basis_misalignment_terms(bad, EYE),
+        lambda bad: basis.basis_misalignment(bad, EYE),
+        lambda bad: basis.basis_misalignment_terms(bad, EYE),
         lambda bad: covariance.relative_misalignment(DATA, EYE, bad[None]),
         lambda bad: symmetry.rotation_equivariance_check(lambda w, x: (w,), WEIGHTS, EYE, bad),
     ],

@@ -6,12 +6,7 @@ import numpy as np
 import torch
 
 from theodolite.engine import weight_covariance
-from theodolite.measures.covariance import (
-    basis_misalignment,
-    misalignment,
-    misalignment_floor,
-    random_bases,
-)
+from theodolite.measures.covariance import misalignment, misalignment_floor, random_bases
 from theodolite_papers.ledger import (
     Claim,
     Line,
@@ -29,6 +24,7 @@ from theodolite_papers.ledger import (
     mean_and_error,
 )
 from theodolite_papers.maennel2020._filters import GaussianRuns, train_on_gaussians
+from theodolite_papers.maennel2020.formulas.basis import basis_misalignment
 
 __all__ = ["STUDY", "ManyNetworks"]
 

@@ -8,7 +8,8 @@ import torch
 
 from tests.measures.covariances import random_spd
 from tests.tolerances import assert_close
-from theodolite.measures.covariance import basis_misalignment, random_basis_misalignment
+from theodolite.measures.covariance import random_basis_misalignment
+from theodolite_papers.maennel2020.formulas.basis import basis_misalignment
 from theodolite_papers.maennel2020.formulas.bounds import haar_bound, kantorovich_bound
 
 

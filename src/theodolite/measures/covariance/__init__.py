@@ -2,8 +2,6 @@
 
 from theodolite.measures.covariance._baseline import (
     MisalignmentComparison,
-    basis_misalignment,
-    basis_misalignment_terms,
     compare_misalignment,
     compare_misalignment_along,
     random_basis_misalignment,
@@ -26,8 +24,6 @@ __all__ = [
     "MisalignmentComparison",
     "MisalignmentTerms",
     "TransferFunction",
-    "basis_misalignment",
-    "basis_misalignment_terms",
     "compare_misalignment",
     "compare_misalignment_along",
     "misalignment",

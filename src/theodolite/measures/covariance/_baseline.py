@@ -22,12 +22,12 @@ from theodolite.linalg import (
 from theodolite.measures.covariance._misalignment import misalignment_floor, total_misalignment
 from theodolite.measures.covariance.matrices import (
     Eigenspaces,
+    basis_scores,
     compressed,
     eigenspaces,
     haar_basis,
     positive_definite_factor,
     prepared,
-    quadratic_forms,
     require_dimension,
     require_orthonormal,
     require_pair,
@@ -35,75 +35,6 @@ from theodolite.measures.covariance.matrices import (
     symmetrized,
     whole_leading_eigenspaces,
 )
-
-
-@array_function
-def basis_misalignment(
-    basis: Float[Tensor, "*bases d d"], weight_covariance: Float[Tensor, "*batch d d"]
-) -> Float[Tensor, "..."]:
-    r"""Misalignment of a weight covariance with an orthonormal basis in place of eigenvectors.
-
-    .. math:: M = \sum_i \left( \sqrt{(v_i^\top B v_i) (v_i^\top B^{-1} v_i)} - 1 \right)
-
-    Range: [0, inf); at most the bound of :func:`kantorovich_bound`.
-    Invariant to: scaling B; inverting B; signs and order of the basis vectors.
-    Undefined: never.
-
-    Args:
-        basis: :math:`v_i` as orthonormal columns; a stack of bases broadcasts with the weights.
-        weight_covariance: :math:`B`, positive definite, or a stack.
-
-    Returns:
-        One number for every pair of a basis and a weight covariance.
-
-    Raises:
-        ShapeError: If the matrices are not square or differ in size.
-        DomainError: If the basis is not orthonormal, or :math:`B` not symmetric, finite, definite.
-
-    Examples:
-        >>> weights = torch.diag(torch.tensor([1.0, 2.0]))
-        >>> basis = torch.tensor([[1.0, 1.0], [1.0, -1.0]]) / 2**0.5
-        >>> round(basis_misalignment(basis, weights).item(), 4)
-        0.1213
-
-    References:
-        [maennel2020], Appendix A.6. Differs from paper: the -1 is inside the sum.
-    """
-    return _basis_terms(basis, weight_covariance).sum(-1).clamp(min=0)
-
-
-@array_function
-def basis_misalignment_terms(
-    basis: Float[Tensor, "*bases d d"], weight_covariance: Float[Tensor, "*batch d d"]
-) -> Float[Tensor, "... d"]:
-    r"""The summands of :func:`basis_misalignment`, one for each basis vector.
-
-    .. math:: m_i = \sqrt{(v_i^\top B v_i) (v_i^\top B^{-1} v_i)} - 1
-
-    Range: [0, inf).
-    Invariant to: scaling B; inverting B; signs of the basis vectors.
-    Undefined: never.
-
-    Args:
-        basis: orthonormal columns, or a stack of bases.
-        weight_covariance: positive definite, or a stack.
-
-    Returns:
-        One number for every basis vector, along the last axis.
-
-    Raises:
-        ShapeError: If the matrices are not square or differ in size.
-        DomainError: As in :func:`basis_misalignment`.
-
-    Examples:
-        >>> weights = torch.tensor([[1.0, 0.6], [0.6, 1.0]])
-        >>> basis_misalignment_terms(torch.eye(2), weights).round(decimals=4).tolist()
-        [0.25, 0.25]
-
-    References:
-        [maennel2020], Appendix A.6.
-    """
-    return _basis_terms(basis, weight_covariance).clamp(min=0)
 
 
 @array_function
@@ -156,20 +87,6 @@ def random_scores(L: Tensor, draws: int, generator: torch.Generator | None) -> T
         forms, inverse_forms = ((M @ Q).square().sum(-2) for M in (L.mT, whitener))
         scores.append(((forms * inverse_forms).sqrt() - 1).sum(-1).clamp(min=0))
     return torch.stack(scores, -1)
-
-
-def basis_scores(basis: Tensor, L: Tensor) -> Tensor:
-    """The summands for ``B = L L^T``, one for each basis vector."""
-    forms, inverse_forms = quadratic_forms(basis.to(L), L)
-    return (forms * inverse_forms).sqrt() - 1
-
-
-def _basis_terms(basis: Tensor, weight_covariance: Tensor) -> Tensor:
-    require_orthonormal(basis=basis)
-    require_symmetric_stack(weight_covariance=weight_covariance)
-    require_dimension(basis.shape[-1], weight_covariance=weight_covariance)
-    L = positive_definite_factor(weight_covariance, "weight_covariance", eps_of(weight_covariance))
-    return basis_scores(basis, L)
 
 
 def subspace_size(filters: int, dimensions: int) -> int:
@@ -229,7 +146,7 @@ def relative_misalignment(
 
     Raises:
         ShapeError: If the matrices are not square or differ in size.
-        DomainError: As in :func:`misalignment` and :func:`basis_misalignment`.
+        DomainError: As in :func:`misalignment`, or a basis is not orthonormal.
 
     Examples:
         >>> data = torch.diag(torch.tensor([1.0, 2.0]))

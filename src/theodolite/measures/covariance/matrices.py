@@ -308,6 +308,12 @@ def quadratic_forms(V: Tensor, L: Tensor) -> tuple[Tensor, Tensor]:
     return (L.mT @ V).square().sum(-2), solve_triangular(L, V, upper=False).square().sum(-2)
 
 
+def basis_scores(basis: Tensor, L: Tensor) -> Tensor:
+    """The summands for ``B = L L^T``, one for each basis vector."""
+    forms, inverse_forms = quadratic_forms(basis.to(L), L)
+    return (forms * inverse_forms).sqrt() - 1
+
+
 def compressed(leading: Eigenspaces, B: Tensor) -> tuple[Eigenspaces, Tensor]:
     """Data and weights in the coordinates of the leading data eigenvectors."""
     Q = leading.vectors
