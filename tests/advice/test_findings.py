@@ -72,6 +72,15 @@ def test_r2_below_zero_is_memorised_and_a_small_fit_undecided():
     assert carry_over(r2(0.9), r2(0.85)).verdict is Fit.LEARNED
 
 
+def test_an_imprecise_held_out_number_is_not_called_a_small_fit():
+    few_outliers = Measured("r2", 0.29, 0.0, 300, error=0.6)
+    answer = worded(carry_over(Measured("r2", 1.0, 0.0, 300, error=1e-5), few_outliers))
+    assert answer.text == (
+        "Undecided: 29 % of its fit carries over to held-out examples (95 % interval 0 to 100 %)."
+    )
+    assert answer.advice == "Pass more `held_out=` examples."
+
+
 def test_label_noise_that_would_explain_the_gap():
     # A tenth of random labels agrees by chance: 25 of 90 points are 28 % random labels.
     assert carry_over(accuracy(1.0), accuracy(0.75)).noise == pytest.approx(0.25 / 0.9)

@@ -68,7 +68,7 @@ def test_inputs_that_predict_the_fit_are_likely_learning():
         "On these examples, linear probes reach 95 % from fc2 on (chance 10 %). fc3 is not "
         "significantly better. The raw input: 90 %."
     )
-    assert layer["evidence"].startswith("the features were trained on these labels")
+    assert layer["evidence"].startswith("the features may have been trained on these labels")
 
 
 @pytest.mark.parametrize(

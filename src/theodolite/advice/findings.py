@@ -196,7 +196,7 @@ def carry_over(
         [found.above(end) for end in found.interval] for found in (train, held_out)
     )
     little = fit < _FITTED if train.measure == "r2" else False
-    if not train.beyond_chance or fit <= (largest - fewest) / 2 or little:
+    if not train.beyond_chance or little:
         return CarryOver(train, held_out, nan, nan, nan, wrong_labels)
     share = other / fit
     low = share - sqrt((other - fewest) ** 2 + (share * (most - fit)) ** 2) / fit

@@ -405,7 +405,7 @@ def _layer_ground(finding: LayerProbes) -> tuple[Certainty, str, str]:
     if not finding.above_chance:  # that nothing was found does not show that nothing is there
         return "undecided", evidence, advice or "Measure more examples."
     if finding.trained_on and finding.model:
-        reason = f"the features were trained on these {finding.goal}"
+        reason = f"the features may have been trained on these {finding.goal}"
         advice = "" if finding.has_held_out else "Pass `held_out=` to judge layers on new examples."
         return "likely", f"{reason}; {evidence}", advice
     new = finding.model or finding.judged_on == "held-out"  # features alone may be trained on these
