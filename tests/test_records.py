@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 import zipfile
 
 import numpy as np
@@ -224,6 +225,26 @@ def test_arrays_that_unpack_to_more_than_the_limit_are_not_read(tmp_path):
     with pytest.raises(RecordError, match="more than the limit of 10"):
         load_record(tmp_path, max_bytes=10)
     assert load_record(tmp_path, max_bytes=None).arrays["x"].nbytes == 10_000_000
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_an_array_that_unpacks_to_more_than_its_archive_says_is_not_unpacked(tmp_path, method):
+    save_record(Record({}), tmp_path)
+    member, packed = io.BytesIO(), io.BytesIO()
+    np.save(member, np.zeros(50_000_000, dtype=np.uint8))
+    with zipfile.ZipFile(packed, "w", method) as archive:
+        archive.writestr("x.npy", member.getvalue())
+        archive.getinfo("x.npy").file_size = 300  # as the table at the end of the file says
+    (tmp_path / "arrays-1.npz").write_bytes(packed.getvalue())
+    digest = hashlib.sha256(packed.getvalue()).hexdigest()
+    edit(tmp_path / "record.json", arrays={"file": "arrays-1.npz", "sha256": digest})
+    tracemalloc.start()
+    try:
+        with pytest.raises(RecordError, match=r"arrays-1\.npz: the arrays cannot be read"):
+            load_record(tmp_path, max_bytes=1_000_000)
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_an_array_whose_header_asks_for_more_than_there_is(tmp_path):

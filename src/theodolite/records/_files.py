@@ -315,7 +315,11 @@ def _unpack(
             for info in archive.infolist():
                 name = info.filename.removesuffix(".npy")
                 declared = None if "members" not in entry else entry["members"][name]
-                arrays[name] = _array(io.BytesIO(archive.read(info)), info.file_size, declared)
+                if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    raise ValueError(f"compression {info.compress_type} is not supported")
+                with archive.open(info) as member:  # read() without a size would unpack all of it
+                    unpacked = io.BytesIO(member.read(info.file_size))
+                arrays[name] = _array(unpacked, info.file_size, declared)
         if "members" in entry and set(arrays) != set(entry["members"]):
             raise ValueError("expected the arrays that the record names")
     except RecordError:
