@@ -7,6 +7,7 @@ import math
 import os
 import random
 import re
+import resource
 import subprocess
 import sys
 import threading
@@ -36,7 +37,8 @@ from theodolite.records import (
     save_run,
     save_step,
 )
-from theodolite.records._disk import held_folder
+from theodolite.records._disk import held_folder, replace_file
+from theodolite.records._files import numbered
 
 ROW = {"layer": None, "family": "kernel", "measure": "a", "value": 1.0, "error": None}
 ROW |= {"null_mean": None, "null_sd": None, "method": "exact", "n": 3, "reason": None}
@@ -653,6 +655,55 @@ def test_a_save_that_fails_removes_the_folders_it_made(tmp_path, full_disk):
     with full_disk(0):
         writer.write(history_of(step_of(0, 1), step_of(1, 1)))
     assert [path.name for path in (tmp_path / "own" / "steps").iterdir()] == [f"{0:010d}"]
+
+
+@pytest.mark.parametrize("here", [".", "", "../here"])
+def test_a_run_beside_the_one_in_the_current_folder(tmp_path, monkeypatch, here):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for value in range(3):
+        save_record(Record({"value": value}), here, overwrite=False)
+    found = {path.name: load_record(path).contents["value"] for path in tmp_path.iterdir()}
+    assert found == {"here": 0, "here-2": 1, "here-3": 2}
+
+
+def test_the_root_has_no_folder_beside_it():
+    places = numbered("/")
+    assert str(next(places)) == "/"
+    with pytest.raises(RecordError, match="/: holds a run; name a folder in it"):
+        next(places)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\0b/c", "\ud800"])
+def test_names_that_no_folder_can_have_are_refused(tmp_path, name):
+    with pytest.raises(RecordError, match="expected a folder to save in, got"):
+        save_record(Record({}), tmp_path / name)
+    with pytest.raises(WriteError, match="cannot be written"):
+        replace_file(tmp_path / f"{name}.html", b"")
+    writer = HistoryWriter(tmp_path / name)
+    writer.write(history_of(step_of(0, 1)))
+    assert "expected a folder" in writer.problem
+    assert not list(tmp_path.iterdir())
+
+
+def test_too_many_open_files_are_an_error_of_this_library(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    holes = [os.open(os.devnull, os.O_RDONLY) for _ in range(20)]  # all smaller numbers are taken
+    told = []
+    try:
+        for free in range(5):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (holes[-1] + 1 + free, hard))
+            try:
+                save_record(Record({}), tmp_path / str(free), overwrite=False)
+            except WriteError as error:
+                told.append(str(error))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in holes:
+            os.close(descriptor)
+    assert len(told) >= 2
+    assert all("Too many open files" in text for text in told)
+    assert load_record(tmp_path / "4").contents == {}
 
 
 def test_a_folder_that_its_last_holder_removes_is_made_again(tmp_path):

@@ -25,7 +25,7 @@ def replace_file(path: str | os.PathLike[str], data: bytes) -> Path:
         WriteError: If the disk is full, or the folder cannot be written.
     """
     target = Path(path)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    temporary = target.parent / f".{target.name}.{secrets.token_hex(4)}"
     try:
         with temporary.open("xb") as stream:
             stream.write(data)
@@ -33,12 +33,12 @@ def replace_file(path: str | os.PathLike[str], data: bytes) -> Path:
             os.fsync(stream.fileno())
         os.replace(temporary, target)
     except BaseException as error:
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
             temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
+        if isinstance(error, (OSError, ValueError)):  # ValueError: no file can have that name
             raise WriteError(
-                f"{target}: cannot be written ({error.strerror or error}); free some space, or "
-                "name a folder that can be written"
+                f"{target}: cannot be written ({_reason(error)}); free some space, or name "
+                "a folder that can be written"
             ) from error
         raise
     return target
@@ -83,7 +83,7 @@ def _make(folder: Path) -> list[Path]:
 
 def _remove_empty(folders: Iterable[Path]) -> None:
     for folder in folders:
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
             folder.rmdir()
 
 
@@ -97,11 +97,22 @@ def _told(folder: Path) -> Iterator[None]:
             f"expected a folder to save in, got {folder}, which is a file or lies in one; pass the "
             "name of a folder"
         ) from error
-    except OSError as error:
-        raise WriteError(
-            f"{folder}: the folder cannot be created or used ({error.strerror or error}); name "
-            "another"
+    except ValueError as error:
+        raise RecordError(
+            f"expected a folder to save in, got {str(folder)!r} ({error}); pass another name"
         ) from error
+    except OSError as error:
+        raise _unusable(folder, error) from error
+
+
+def _unusable(folder: Path, error: OSError) -> WriteError:
+    return WriteError(
+        f"{folder}: the folder cannot be created or used ({_reason(error)}); name another"
+    )
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return str(getattr(error, "strerror", None) or error)
 
 
 def read_file(path: Path, max_bytes: int | None) -> bytes:
@@ -139,6 +150,10 @@ def held_folder(folder: Path) -> Iterator[bool]:
     Yields:
         Whether the folder is held: Windows, and some network file systems, have no such locks.
         Without one nothing that another process may need is removed.
+
+    Raises:
+        RecordError: If it is a file, lies in one, or has a name that no folder can have.
+        WriteError: If it cannot be created, or the block raises another error of the system.
     """
     if sys.platform == "win32":
         _make(folder)
@@ -147,9 +162,11 @@ def held_folder(folder: Path) -> Iterator[bool]:
     descriptor, held, made = _lock(folder)
     try:
         yield held
-    except BaseException:
+    except BaseException as error:
         if held:
             _remove_empty(made)
+        if isinstance(error, OSError) and not isinstance(error, WriteError):
+            raise _unusable(folder, error) from error
         raise
     finally:
         if held:  # closing alone would leave the lock to a child that was forked meanwhile

@@ -139,6 +139,10 @@ def numbered(folder: str | os.PathLike[str]) -> Iterator[Path]:
     """The folder, then ``name-2``, ``name-3``, ..."""
     path = Path(folder)
     yield path
+    if path.name in ("", ".."):  # "." and the like: the folder's own name is needed
+        path = path.resolve()
+    if not path.name:
+        raise RecordError(f"{path}: holds a run; name a folder in it")
     yield from (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
 
 
