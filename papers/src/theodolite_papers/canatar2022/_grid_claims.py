@@ -179,7 +179,8 @@ def _misranked(runs: Results) -> Outcome:
         return outcome(None, pairs=0)
     share = (last[:, None] > last[None, :])[worse].mean()
     return decided(
-        above("share", share, _MISRANKED, strict=False, possible=SHARE), pairs=worse.sum()
+        above("share of pairs misranked", share, _MISRANKED, strict=False, possible=SHARE),
+        pairs=worse.sum(),
     )
 
 

@@ -104,7 +104,7 @@ def _spectrum(rows: Tensor, labels: Tensor, config: ShuffledLabels) -> tuple[flo
 def _uniform(case: str, runs: Results) -> Outcome:
     share, chance = runs[f"share_{case}"][0], runs["chance"][0]
     return decided(
-        below("share", share, 5 * chance, strict=False, possible=SHARE),
+        below("share on the top 5", share, 5 * chance, strict=False, possible=SHARE),
         five_times_chance=5 * chance,
     )
 
@@ -135,7 +135,8 @@ def _claims() -> tuple[Claim, ...]:
         "hidden layer's top 5 directions",
     }
     checks = {
-        case: between({"share": f"share_{case}"}, low=0.5, beside=["chance"]) for case in "ad"
+        case: between({"share on the top 5": f"share_{case}"}, low=0.5, beside=["chance"])
+        for case in "ad"
     }
     checks |= {case: partial(_uniform, case) for case in "bc"}
     return tuple(Claim(f"imani2022.fig2.{c}", text, checks[c]) for c, text in texts.items())

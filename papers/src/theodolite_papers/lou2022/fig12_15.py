@@ -104,7 +104,7 @@ def _monotone(axis: str, key: str, sign: int) -> Check:
         rank = spearman(values, kept[key]) if len(np.unique(values)) > 1 else nan
         bound = above if sign > 0 else below
         return decided(
-            bound("rank", rank, possible=CORRELATION),
+            bound("rank correlation", rank, possible=CORRELATION),
             premise=bool(np.isfinite(rank)) and _same_loss(kept),
             **_means(kept, axis, key),
             **_losses(kept),

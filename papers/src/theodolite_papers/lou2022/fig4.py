@@ -36,7 +36,9 @@ def _correlated(runs: Results) -> Outcome:
     cells = converged(runs)
     rank = spearman(cells["height"], -cells["test_loss"]) if len(cells) > 2 else np.nan
     return decided(
-        above("rank", rank, possible=CORRELATION), premise=bool(np.isfinite(rank)), cells=len(cells)
+        above("rank correlation", rank, possible=CORRELATION),
+        premise=bool(np.isfinite(rank)),
+        cells=len(cells),
     )
 
 
@@ -70,7 +72,7 @@ def _moves(runs: Results) -> Outcome:
     noise = settings_of(cells, "learning_rate") / settings_of(cells, "batch_size")
     rank = spearman(noise, cells["peak"])
     return decided(
-        above("rank", rank, possible=CORRELATION), cells=len(cells)
+        above("rank correlation", rank, possible=CORRELATION), cells=len(cells)
     )  # nan: it does not move
 
 

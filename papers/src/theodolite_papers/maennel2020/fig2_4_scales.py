@@ -236,7 +236,9 @@ def _over_cells(
 
 def _below_random(run: Result, cell: str) -> Outcome:
     own, base = run[f"{cell}_end"], run[f"{cell}_mean_base"]
-    return decided(below("over_random_bases", own / base, 1), misalignment=own, random_bases=base)
+    return decided(
+        below("misalignment over random bases", own / base, 1), misalignment=own, random_bases=base
+    )
 
 
 def _near_floor(run: Result, cell: str) -> Outcome:
@@ -250,7 +252,9 @@ def _below_throughout(run: Result, cell: str) -> Outcome:
     if not moved.any():  # at the end of the run alone
         return _below_random(run, cell)
     highest = float((own / base)[moved].max())
-    return decided(below("highest_over_random_bases", highest, 1), epochs_seen=moved.sum())
+    return decided(
+        below("highest misalignment over random bases", highest, 1), epochs_seen=moved.sum()
+    )
 
 
 def _unimodal(run: Result, cell: str) -> Outcome:

@@ -80,14 +80,17 @@ def _learned(runs: Results, *names: str) -> bool:
 def _narrow_hurts(runs: Results) -> Outcome:
     gains = {labels: runs.mean(f"{labels}_0") for labels in LABELS}
     learned = _learned(runs, *(f"{labels}_0" for labels in LABELS))
-    return decided(*(below(labels, gain) for labels, gain in gains.items()), premise=learned)
+    below_zero = (below(f"gain in area, {labels} labels", gain) for labels, gain in gains.items())
+    return decided(*below_zero, premise=learned)
 
 
 def _wide_does_not(runs: Results) -> Outcome:
     real, random = (f"{labels}_{_last(runs)}" for labels in LABELS)
     gain = runs.mean(real)
     return decided(
-        above("real", gain, strict=False), premise=_learned(runs, real), random=runs.mean(random)
+        above("gain in area, real labels", gain, strict=False),
+        premise=_learned(runs, real),
+        random=runs.mean(random),
     )
 
 
@@ -96,7 +99,10 @@ def _mitigated(runs: Results) -> Outcome:
     gains = {f"{labels}_{k}": runs.mean(f"{labels}_{k}") for labels in LABELS for k in (0, last)}
     rises = {labels: gains[f"{labels}_{last}"] - gains[f"{labels}_0"] for labels in LABELS}
     return decided(
-        *(above(f"{labels}: widest minus narrowest", rise) for labels, rise in rises.items()),
+        *(
+            above(f"gain in area, {labels} labels: widest minus narrowest", rise)
+            for labels, rise in rises.items()
+        ),
         premise=_learned(runs, *gains),
         **gains,
     )

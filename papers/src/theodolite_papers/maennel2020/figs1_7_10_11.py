@@ -166,7 +166,7 @@ def _changed(runs: Results, case: str, sign: int) -> Outcome:
     gains = {labels: run[f"{labels}_gain"] for labels in LABELS}
     bound = above if sign > 0 else below
     return decided(
-        *(bound(labels, gain) for labels, gain in gains.items()),
+        *(bound(f"gain in area, {labels} labels", gain) for labels, gain in gains.items()),
         premise=not _untrained(run),
         upstream_accuracy=run["upstream"],
         **_reached(run),

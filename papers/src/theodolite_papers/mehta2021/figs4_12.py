@@ -44,7 +44,7 @@ def _not_extreme(runs: Results) -> Outcome:
     extreme = above("largest_sigma", test[-1], chance_level(chance, size))
     return decided(
         *([extreme] if train >= 0.99 else []),
-        below("change", change, 0.03, strict=False),
+        below("change between the two largest sigmas", change, 0.03, strict=False),
         largest_sigma=test[-1],
         next_sigma=test[-2],
         chance=chance,

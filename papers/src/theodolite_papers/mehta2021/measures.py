@@ -72,8 +72,8 @@ def _alignment(runs: Results) -> Outcome:
     rank = spearman(found["hidden"], accuracy)
     # One seed has no interval.
     return decided(
-        above("correlation", r, possible=CORRELATION),
-        above("rank", rank, possible=CORRELATION),
+        above("linear correlation", r, possible=CORRELATION),
+        above("rank correlation", rank, possible=CORRELATION),
         premise=not np.isnan(low),
         low=low,
         high=high,
