@@ -82,6 +82,10 @@ class TestVerdicts:
             ((104, 104.1), "holds (2 of 2 seeds, pass rate at least 22 %)"),
             ((1, 2, 1, 2, 1), "fails (0 of 5 seeds, pass rate at most 45 %)"),
             ((1, 1, 104, 105, 104), "undecided (3 of 5 seeds, pass rate 15 to 95 %)"),
+            (
+                (102.1, 160),
+                "undecided (2 of 2 seeds, but the interval reaches the other side of the bound)",
+            ),
             ((104,), "one seed: holds"),
             ((1,), "one seed: does not hold"),
         ],
@@ -157,7 +161,7 @@ class TestVerdicts:
     def test_a_calculation_needs_no_seeds(self):
         claim = replace(made_study().claims[0], unit="calculation")
         verdict = judge_claim(claim, "lite", results_of(1))
-        assert str(verdict) == "fails (a calculation, nothing is random)"
+        assert str(verdict) == "fails (an identity or a calculation, seeds do not matter)"
         several = judge_claim(claim, "lite", results_of(1, 2)).decider
         assert (math.isnan(several.low), several.unit) == (True, "calculation")
 

@@ -109,7 +109,35 @@ def test_a_verdict_that_depends_on_the_size_is_counted_and_said(tmp_path, monkey
     assert chapter.differing() == 1
     text = ledger_markdown([chapter])
     assert "1 came out differently at a smaller size." in text
-    assert "rest on a stand-in" not in text
+    assert "Ours: 1 holds." in text
+
+
+@pytest.mark.parametrize(
+    ("unit", "tally"), [("", "1 holds (1 on a stand-in)"), ("calculation", "1 holds")]
+)
+def test_verdicts_on_a_stand_in_are_counted_beside_their_status(tmp_path, monkeypatch, unit, tally):
+    """What is calculated does not depend on the data."""
+    claim = Claim("imani2022.made.above", "the value is above 102", above, unit=unit)
+    study = made_study(claims=(claim,))
+    monkeypatch.setattr(_book, "all_studies", lambda: {study.id: study})
+    monkeypatch.setattr(_runs, "find_study", lambda _: study)
+    run_study(study, results=tmp_path, seeds=[105, 106, 107])
+    (chapter,) = [chapter for chapter in _book.chapters(tmp_path) if chapter.entries]
+    assert f"Ours: {tally}." in _pages.tally_of(chapter)
+
+
+def test_a_size_below_one_that_was_run_is_not_open(tmp_path, monkeypatch):
+    configs = {size: Config() for size in ("smoke", "reduced", "published")}
+    study = made_study(configs=configs, not_run={})
+    monkeypatch.setattr(_book, "all_studies", lambda: {study.id: study})
+    monkeypatch.setattr(_runs, "find_study", lambda _: study)
+    monkeypatch.setattr(_site, "listed_open", lambda _: [])
+    run_study(study, "reduced", results=tmp_path, seeds=[101])
+    sizes = [(one.size, one.missing) for one in _site.open_runs(_book.chapters(tmp_path))]
+    assert sorted(sizes) == [("published", 5), ("reduced", 4)]
+    run_study(study, "published", results=tmp_path, seeds=[101])
+    sizes = [(one.size, one.missing) for one in _site.open_runs(_book.chapters(tmp_path))]
+    assert sizes == [("published", 4)]
 
 
 def test_settings_are_those_that_were_run(tmp_path, monkeypatch):
@@ -197,7 +225,6 @@ def test_the_summary_links_a_sentence_to_its_claim_with_size_and_seeds(made_site
     assert set(made_site) == {"index.md", *(f"{key}.md" for key in PAPERS)}
     assert "1 headline claims" in text
     assert "Ours: 1 one seed." in text
-    assert " 0 rest on a stand-in." in text
     (row,) = [line for line in text.splitlines() if "Values are high" in line]
     assert 'href="imani2022.html#imani2022.made.above"' in row
     assert "<b>reduced</b> 1 seed; 1 of 5 runs<" in row

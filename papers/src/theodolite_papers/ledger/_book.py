@@ -170,6 +170,12 @@ class Entry:
         verdicts = [sized.verdicts[claim] for sized in self.sizes if len(sized.results)]
         return [verdict for verdict in verdicts if verdict.status != "reported"]
 
+    def on_a_stand_in(self, claim: int) -> bool:
+        """Whether the verdict of the largest size that judged a claim rests on a stand-in."""
+        judged = self.judged(claim)
+        calculated = self.study.claims[claim].unit == "calculation"
+        return bool(judged) and judged[-1].size in self.study.stand_in and not calculated
+
     def final_status(self, claim: int) -> str:
         """The status of a claim at the largest size that judged it."""
         judged = self.judged(claim)
@@ -186,10 +192,16 @@ class Chapter:
     errata: tuple[Erratum, ...]
     withdrawn: tuple[Mapping[str, Any], ...] = ()
 
-    def counts(self) -> Mapping[str, Mapping[str, int]]:
-        """Whose -> status -> number of claims, each at its largest size that judged it."""
+    def counts(self, *, on_a_stand_in: bool = False) -> Mapping[str, Mapping[str, int]]:
+        """Whose -> status -> number of claims, each at its largest size that judged it.
+
+        Args:
+            on_a_stand_in: count only those whose verdict rests on a stand-in.
+        """
         found: dict[str, dict[str, int]] = {}
         for entry, k in self._claims():
+            if on_a_stand_in and not entry.on_a_stand_in(k):
+                continue
             origin = origin_of(entry.study, entry.study.claims[k].id)
             of_source = found.setdefault(origin.source if origin else "ours", {})
             status = entry.final_status(k)
@@ -203,14 +215,6 @@ class Chapter:
     def differing(self) -> int:
         """Number of claims that came out differently at the sizes that judged them."""
         return sum(len({v.status for v in entry.judged(k)}) > 1 for entry, k in self._claims())
-
-    def on_a_stand_in(self) -> int:
-        """Number of claims that hold, fail or are mixed at their largest size on a stand-in."""
-        return sum(verdict.size in entry.study.stand_in for entry, verdict in self._decided())
-
-    def _decided(self) -> list[tuple[Entry, Verdict]]:
-        last = [(entry, v) for entry, k in self._claims() for v in entry.judged(k)[-1:]]
-        return [(entry, v) for entry, v in last if v.status in DECIDED]
 
     def _claims(self) -> list[tuple[Entry, int]]:
         return [(entry, k) for entry in self.entries for k in range(len(entry.study.claims))]

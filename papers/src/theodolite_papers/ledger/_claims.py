@@ -126,7 +126,8 @@ class Claim:
         published: the paper's value of a judged number, by the number's name.
         fragile: why the paper's sentence may not be expected to hold, if so.
         unit: "network" where an interval over the runs of a single seed makes sense, since each is
-            a network of its own; "calculation" where nothing is random.
+            a network of its own; "calculation" where nothing is
+            random, or an identity is checked up to rounding.
         kept: the runs that the check looks at, where it leaves some aside; these are counted.
         premise: what must have come about for anything to be decided.
     """

@@ -20,11 +20,12 @@ from theodolite_papers.ledger._published import (
 )
 from theodolite_papers.ledger._results import Results, counted
 from theodolite_papers.ledger._study import Study
-from theodolite_papers.ledger._verdicts import Decider, Verdict
+from theodolite_papers.ledger._verdicts import DECIDED, Decider, Verdict
 
 __all__ = [
     "FILE",
     "Exhibit",
+    "counted_statuses",
     "decider_text",
     "exhibit_of",
     "ledger_json",
@@ -140,7 +141,7 @@ def exhibit_of(entry: Entry) -> Exhibit:
         tally = tallies[origin is None or origin.source == "ours"]
         status = entry.final_status(k)
         tally[status] = tally.get(status, 0) + 1
-    theirs, own = (_counted_statuses(tallies[ours]) for ours in (False, True))
+    theirs, own = (counted_statuses(tallies[ours]) for ours in (False, True))
     return Exhibit(", ".join(study.shows), setting, size, units, theirs, own)
 
 
@@ -148,8 +149,14 @@ def _printed(setting: Setting) -> str:
     return f"{setting.name} {setting_text(setting.paper)}"
 
 
-def _counted_statuses(tally: Mapping[str, int]) -> str:
-    return ", ".join(f"{tally[status]} {status}" for status in VERDICTS if status in tally)
+def counted_statuses(tally: Mapping[str, int], replaced: Mapping[str, int] | None = None) -> str:
+    """``8 holds (2 on a stand-in), 3 undecided``; a stand-in is said where the runs decided."""
+    parts = []
+    for status in VERDICTS:
+        if status in tally:
+            some = (replaced or {}).get(status, 0) if status in DECIDED else 0
+            parts.append(f"{tally[status]} {status}" + (f" ({some} on a stand-in)" if some else ""))
+    return ", ".join(parts)
 
 
 @dataclass(frozen=True)
@@ -289,8 +296,9 @@ def spread_text(spread: Spread) -> str:
 def tally_of(chapter: Chapter) -> str:
     """How many claims of each kind came out how, at the largest size that judged each."""
     names = {"paper": "The paper's own", "weakened": "Weakened", "ours": "Ours"}
+    replaced = chapter.counts(on_a_stand_in=True)
     parts = [
-        f"{names[source]}: {_counted_statuses(tally)}."
+        f"{names[source]}: {counted_statuses(tally, replaced.get(source))}."
         for source, tally in chapter.counts().items()
     ]
     total = sum(sum(tally.values()) for tally in chapter.counts().values())
@@ -298,8 +306,6 @@ def tally_of(chapter: Chapter) -> str:
     text = " ".join([text, *parts])
     if differing := chapter.differing():
         text += f" {differing} came out differently at a smaller size."
-    if replaced := chapter.on_a_stand_in():
-        text += f" {replaced} of those that hold, fail or are mixed rest on a stand-in."
     return text
 
 

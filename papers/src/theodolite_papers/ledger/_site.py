@@ -6,6 +6,7 @@ records and from each paper's ``published.toml``; nothing is copied by hand.
 
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -17,6 +18,7 @@ from theodolite.report.pages import DARK, LIGHT, css_variables, json_for_html, p
 from theodolite_papers.ledger._book import VERDICTS, Chapter, Entry, Sized, Spread, chapters
 from theodolite_papers.ledger._pages import (
     FILE,
+    counted_statuses,
     decider_text,
     exhibit_of,
     ledger_json,
@@ -43,6 +45,7 @@ from theodolite_papers.ledger._published import (
     unstudied_of,
 )
 from theodolite_papers.ledger._results import LARGE
+from theodolite_papers.ledger._study import SIZES
 from theodolite_papers.ledger._verdicts import ONE_SEED, Verdict
 
 __all__ = ["OpenRuns", "open_runs", "write_site"]
@@ -109,7 +112,7 @@ def _summary(book: Sequence[Chapter]) -> dict[str, Any]:
     ]
     lines = [line for paper in papers for line in paper["lines"]]
     tallies = {
-        words: _tally([line["kind"] for line in lines if line["source"] == source])
+        words: _tally([line for line in lines if line["source"] == source])
         for source, words in _WHOSE.items()
     }
     return {
@@ -117,7 +120,6 @@ def _summary(book: Sequence[Chapter]) -> dict[str, Any]:
         "own": [chapter.paper for chapter in book if chapter.paper.own],
         "count": len(lines),
         "tallies": {words: tally for words, tally in tallies.items() if tally},
-        "on_a_stand_in": sum(line["stand_in"] for line in lines),
         "words": VERDICTS,
         "sources": SOURCES,
         "provenance": provenance_of(book),
@@ -128,10 +130,9 @@ def _summary(book: Sequence[Chapter]) -> dict[str, Any]:
 _WHOSE = {"paper": "the papers' own", "weakened": "weakened", "ours": "ours"}
 
 
-def _tally(statuses: Sequence[str]) -> str:
-    return ", ".join(
-        f"{statuses.count(status)} {status}" for status in VERDICTS if status in statuses
-    )
+def _tally(lines: Sequence[Mapping[str, Any]]) -> str:
+    replaced = Counter(line["kind"] for line in lines if line["stand_in"])
+    return counted_statuses(Counter(line["kind"] for line in lines), replaced)
 
 
 def _headlines(chapter: Chapter) -> list[tuple[Entry, int, str]]:
@@ -157,7 +158,7 @@ def _headline(chapter: Chapter, entry: Entry, place: int, sentence: str) -> dict
         "kind": entry.final_status(place),
         "status": entry.final_status(place),
         "weak": verdict is not None and verdict.status == ONE_SEED,
-        "stand_in": verdict is not None and verdict.size in entry.study.stand_in,
+        "stand_in": entry.on_a_stand_in(place),
         "size": "",
         "evidence": "",
         "measured": "",
@@ -201,13 +202,15 @@ def _evidence(entry: Entry, sized: Sized, verdict: Verdict) -> str:
     study, made = entry.study, len(sized.results)
     found = differences(study, sized.size, sized.results)
     parts = [verdict.reason or verdict.support()]
+    if verdict.claim.unit == "calculation":
+        return parts[0]
     if made != sized.planned:
         parts.append(f"{made} of {sized.planned} runs")
     parts += [f"the paper has {one.paper} seeds" for one in found if one.name == "seeds"]
     parts += [
-        f"{one.name} x{one.ratio:.2g}"
+        str(one) if one.ratio is None else f"{one.name} x{one.ratio:.2g}"
         for one in found
-        if one.ratio is not None and one.name != "seeds"
+        if one.name != "seeds" and (one.ratio is not None or not sized.stand_in)
     ]
     parts += [f"stand-in: {sized.stand_in}"] if sized.stand_in else []
     return "; ".join(parts)
@@ -280,6 +283,8 @@ def _open(entry: Entry, sized: Sized) -> OpenRuns | None:
     study, size, made = entry.study, sized.size, len(sized.results)
     if size not in LARGE or size not in study.configs or made >= sized.planned:
         return None
+    if entry.drawn is not None and SIZES.index(size) < SIZES.index(entry.drawn.size):
+        return None  # a larger size was run
     missing = sized.planned - made
     command = f"theodolite study run {study.id} --size {size} --device cuda"
     command += " --results papers/records"

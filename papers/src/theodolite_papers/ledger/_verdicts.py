@@ -88,7 +88,7 @@ class Verdict:
     def support(self) -> str:
         """Unit, number, and the exact bound on the pass rate, in a few words."""
         if self.claim.unit == "calculation":
-            return "a calculation, nothing is random"
+            return "an identity or a calculation, seeds do not matter"
         if self.seeds < 2:
             return self.decider.unit if self.decider else counted(self.seeds, self.repeat)
         if self.passed is None:
@@ -98,6 +98,9 @@ class Verdict:
             noun = f"{counted(decide, self.repeat)} that decide{'s' if decide == 1 else ''}"
             return f"{self.passed} of {noun}; {self.open} {do} not"
         text = f"{self.passed} of {counted(self.seeds, self.repeat)}"
+        measured = self.decider is not None and math.isfinite(self.decider.low)
+        if self.status == "undecided" and measured and self.passed in (0, self.seeds):
+            return f"{text}, but the interval reaches the other side of the bound"
         low, high = pass_rate(self.passed, self.seeds)
         if self.passed == self.seeds:
             return f"{text}, pass rate at least {100 * low:.0f} %"

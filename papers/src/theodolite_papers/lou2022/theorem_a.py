@@ -175,11 +175,13 @@ STUDY = Study(
             "H theta = (L - 1) grad f without biases: ReLU, leaky ReLU, two layers, convolutions "
             "with pooling (relative error at most 1e-9)",
             _exact("relu", "leaky relu", "two layers", "convolutions"),
+            unit="calculation",
         ),
         Claim(
             "lou2022.theorem-a.biases",
             "with biases it holds with degree l for the bias of layer l",
             _exact("biases"),
+            unit="calculation",
             fragile="not in the paper, which has no biases",
         ),
         Claim(
@@ -187,11 +189,13 @@ STUDY = Study(
             "the gradient of the loss is H_w theta / (L - 1), and a step of gradient descent "
             "follows from H_w alone",
             _exact("gradient", "step"),
+            unit="calculation",
         ),
         Claim(
             "lou2022.theorem-a.blocks",
             "blocks of H_w between parameters of one layer vanish",
             _exact("blocks"),
+            unit="calculation",
         ),
         Claim(
             "lou2022.theorem-a.domain",
