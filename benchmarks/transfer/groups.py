@@ -29,6 +29,7 @@ from benchmarks.transfer.zoo import ARCHITECTURES, Network
 from theodolite.engine import tangent_kernels
 from theodolite.integrations.similarity import SIMILARITIES
 from theodolite.measures import kernel, representation
+from theodolite.measures.kernel import CenteredGrams, centered_cka
 
 RESULTS = Path(__file__).with_name("groups.csv")
 SETS = {"mnist": "mnist", "cifar": "cifar10"}
@@ -185,8 +186,9 @@ def compare_groups(
                 known = a > b and getattr(function, "is_symmetric", True)
                 values[a, b] = values[b, a] if known else function(features[a], features[b])
             tables[key] = values
-        cka = kernel.gram_cka_matrix(grams, labels[:KERNEL_PROBE])
-        tables["ours: CKA of tangent kernels"] = cka.between.numpy()
+        centered = CenteredGrams.of(torch.stack(grams))
+        own = CenteredGrams.of(kernel.target_gram(labels[:KERNEL_PROBE])[None].double())
+        tables["ours: CKA of tangent kernels"] = centered_cka(centered, centered).numpy()
         numbers = {
             "ours: distance of label alignments": [
                 float(representation.alignment_area(one - one.mean(0), labels)) for one in features
@@ -194,7 +196,7 @@ def compare_groups(
             "ours: distance of CKA to labels": [
                 float(kernel.target_cka(one, labels)) for one in features
             ],
-            "ours: distance of tangent CKA to labels": cka.target.tolist(),
+            "ours: distance of tangent CKA to labels": centered_cka(centered, own)[:, 0].tolist(),
         }
         for key, values in numbers.items():
             tables[key] = -np.abs(np.subtract.outer(values, values))

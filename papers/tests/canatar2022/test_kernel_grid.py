@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from theodolite.measures.kernel import center_gram, gram, linear_spectrum, target_gram
+from theodolite.linalg import double_center
+from theodolite.measures.kernel import gram, linear_spectrum, target_gram
 from theodolite_papers.canatar2022._grid_claims import kept, shown
 from theodolite_papers.canatar2022._kernels import (
     BIASED,
@@ -95,7 +96,7 @@ def test_null_of_a_profile_is_the_mean_over_permutations(generator):
     features = torch.randn(40, 30, generator=generator, dtype=torch.float64)
     labels = torch.arange(40) % 4
     rows = profile_rows([features], labels, 300, generator)[:, 0]
-    centered = [center_gram(gram(features)), center_gram(target_gram(labels, 4).double())]
+    centered = [double_center(gram(features)), double_center(target_gram(labels, 4).double())]
     traces, norms = [k.trace() for k in centered], [torch.linalg.matrix_norm(k) for k in centered]
     exact = float(traces[0] * traces[1] / (39 * norms[0] * norms[1]))
     assert rows[NULL] == pytest.approx(exact, rel=0.02)

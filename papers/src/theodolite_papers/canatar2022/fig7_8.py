@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from theodolite.data import Dataset, digits, scaled
 from theodolite.engine import tangent_kernels
+from theodolite.linalg import double_center
 from theodolite.measures.kernel import (
-    center_gram,
+    cka,
     gram,
-    gram_cka_matrix,
     kernel_spectrum,
     kta,
     participation_ratio,
@@ -221,24 +221,19 @@ def _alignments(grams: list[Tensor], labels: Tensor) -> dict[str, float]:
     """CKA of every pair that a figure shows, biased as in the paper and debiased."""
     found: dict[str, float] = {}
     for ending, debiased in (("", False), ("_debiased", True)):
-        table = gram_cka_matrix(grams, labels, debiased=debiased)
-        assert table.target is not None
-        names = ("ntk", "network", "readout", "gradient")
-        targets = zip(names, table.target.tolist(), strict=True)
-        found |= {f"{name}_target{ending}": value for name, value in targets}
-        found[f"ntk_network{ending}"] = float(table.between[0, 1])
+        for name, matrix in zip(("ntk", "network", "readout", "gradient"), grams, strict=True):
+            found[f"{name}_target{ending}"] = _target(matrix, labels, debiased=debiased)
+        found[f"ntk_network{ending}"] = float(cka(grams[0], grams[1], debiased=debiased))
     return found
 
 
-def _target(kernel: Tensor, labels: Tensor) -> float:
-    table = gram_cka_matrix([kernel], labels, debiased=False)
-    assert table.target is not None
-    return float(table.target[0])
+def _target(kernel: Tensor, labels: Tensor, *, debiased: bool = False) -> float:
+    return float(cka(kernel, target_gram(labels).to(kernel), debiased=debiased))
 
 
 def _shares(whole: Tensor, readout: Tensor) -> dict[str, float]:
     """How much of the kernel its first term, the last layer's kernel, is."""
-    norms = [torch.linalg.matrix_norm(center_gram(kernel)) for kernel in (readout, whole)]
+    norms = [torch.linalg.matrix_norm(double_center(kernel)) for kernel in (readout, whole)]
     traces = [kernel.diagonal().sum() for kernel in (readout, whole)]
     return {
         "trace_share": float(traces[0] / traces[1]),

@@ -16,7 +16,6 @@ from theodolite.measures.kernel._layers import (
     CkaMatrix,
     LayerProfile,
     cka_matrix,
-    gram_cka_matrix,
     layer_profile,
 )
 from theodolite.measures.kernel._regression import (
@@ -27,7 +26,6 @@ from theodolite.measures.kernel._regression import (
 )
 from theodolite.measures.kernel.alignment import (
     CenteredGrams,
-    center_gram,
     centered_cka,
     cka,
     cka_from_products,
@@ -56,14 +54,12 @@ __all__ = [
     "KernelSpectrum",
     "LayerProfile",
     "LeaveOneOut",
-    "center_gram",
     "centered_cka",
     "cka",
     "cka_from_products",
     "cka_matrix",
     "cumulative_power",
     "gram",
-    "gram_cka_matrix",
     "hsic",
     "kernel_spectrum",
     "kta",

@@ -1,6 +1,6 @@
 """CKA of many layers with each other and with labels, each kernel read once."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,10 +12,9 @@ from theodolite.checks import (
     require_axes,
     require_labels,
     require_same_length,
-    require_same_shape,
 )
 from theodolite.errors import ShapeError
-from theodolite.linalg import KernelProducts, array_function, double, eps_of, prints_shapes
+from theodolite.linalg import array_function, eps_of, prints_shapes
 from theodolite.measures.kernel._from_features import (
     CenteredRows,
     LabelKernel,
@@ -24,73 +23,9 @@ from theodolite.measures.kernel._from_features import (
     vanishing,
     with_labels,
 )
-from theodolite.measures.kernel.alignment import cka_from_products, require_grams, safe_scale
+from theodolite.measures.kernel.alignment import cka_from_products
 
-_BLOCK_BYTES = 256 * 2**20  # centred rows of all the kernels together
 Estimator = Literal["debiased", "biased"]
-
-
-@dataclass(frozen=True)
-class _Kernel:
-    """How to read centred rows of a kernel, and the squared norm of what centring takes away."""
-
-    rows: Callable[[slice], Tensor]
-    constant: Float[Tensor, ""]
-
-
-def gram_products(
-    grams: Sequence[Float[Tensor, "n n"]], labels: Integer[Tensor, " n"] | None = None
-) -> tuple[KernelProducts, Float[Tensor, " m"]]:
-    """Products of the centred kernels, that of the labels last, and the share of each that is left.
-
-    No second n x n matrix is formed: rows are centred by means that are known beforehand.
-    """
-    kernels = [_of_gram(gram) for gram in grams]
-    if labels is not None:
-        kernels.append(_of_labels(labels.to(grams[0].device)))
-    n = len(grams[0])
-    step = max(1, _BLOCK_BYTES // (8 * n * len(kernels)))
-    products, diagonals = kernels[0].constant.new_zeros(len(kernels), len(kernels)), []
-    for start in range(0, n, step):
-        block = slice(start, min(start + step, n))
-        rows = torch.stack([kernel.rows(block) for kernel in kernels], dim=1)  # rows, m, columns
-        products = products + (rows @ rows.mT).sum(0)
-        diagonals.append(rows[:, :, block].diagonal(dim1=0, dim2=2))
-    norms = products.diagonal().detach()
-    whole = norms + torch.stack([kernel.constant for kernel in kernels])
-    left = (norms / torch.where(whole > 0, whole, torch.ones_like(whole))).sqrt()
-    return KernelProducts.of(products, torch.cat(diagonals, 1)), left
-
-
-def _of_gram(gram: Tensor) -> _Kernel:
-    """A matrix in a safe range: row means first, column means of the result then."""
-    scale = safe_scale(gram)
-    means = gram.mean(1, dtype=torch.float64) / scale
-    offset = means - means.mean()
-
-    def rows(block: slice) -> Tensor:
-        scaled = gram[block] if scale == 1 else double(gram[block]) / scale
-        return scaled - means[block].unsqueeze(1) - offset
-
-    return _Kernel(rows, _constant_part(means.detach()))
-
-
-def _of_labels(labels: Tensor) -> _Kernel:
-    """The indicator of a shared class."""
-    share = torch.bincount(labels).double() / len(labels)
-    own, mean = share[labels], share.square().sum()
-
-    def rows(block: slice) -> Tensor:
-        same = labels[block].unsqueeze(1) == labels
-        return same.double() - own[block].unsqueeze(1) - own + mean
-
-    return _Kernel(rows, _constant_part(own))
-
-
-def _constant_part(means: Float[Tensor, " n"]) -> Float[Tensor, ""]:
-    r"""Squared norm of :math:`v1^\top + 1v^\top + m11^\top`, from the means of the rows."""
-    n, mean = len(means), means.mean()
-    return 2 * n * (means - mean).square().sum() + (n * mean).square()
 
 
 @prints_shapes
@@ -161,7 +96,7 @@ def cka_matrix(
     References:
         [canatar2022], Fig. 1; [kornblith2019], Fig. 2; [song2012], Eq. (5).
     """
-    parts, factors = _factors(layers, "gram_cka_matrix")
+    parts, factors = _factors(layers, "cka")
     count, eps = len(factors), eps_of(*parts)
     if labels is None:
         products = factor_products(factors)
@@ -172,56 +107,6 @@ def cka_matrix(
         varies = ~vanishing(factors, products.traces[:count], eps)
         defined = torch.cat([varies, kernel.defined.unsqueeze(0)])
     values = cka_from_products(products, debiased=debiased, eps=eps, defined=defined)
-    target = None if labels is None else values[:count, count]
-    return CkaMatrix(values[:count, :count], target, "debiased" if debiased else "biased")
-
-
-@array_function
-def gram_cka_matrix(
-    grams: Sequence[Float[Tensor, "n n"]],
-    labels: Integer[Tensor, " n"] | None = None,
-    debiased: bool = True,
-) -> CkaMatrix:
-    r"""CKA of many kernels with each other and with labels, from their Gram matrices.
-
-    The same numbers as :func:`cka` of every pair; every matrix is read once, in blocks of rows.
-
-    Range: entries in [-1, 1]; biased: [0, 1] for positive semi-definite matrices.
-    Invariant to: scaling of any kernel; adding :math:`v1^\top + 1v^\top`; a joint permutation.
-    Undefined (``nan``): entries of kernels that are constant up to rounding, see :func:`cka`.
-
-    Args:
-        grams: symmetric Gram matrices of the same examples in the same order.
-        labels: integer class of every example.
-        debiased: the estimator: debiased, or the paper's plug-in form.
-
-    Returns:
-        The table of all pairs of kernels and, if labels are given, CKA to labels of each.
-
-    Raises:
-        ShapeError: If there is no kernel, or the matrices differ in size.
-        DomainError: If one is not symmetric or not finite, or a label is negative.
-
-    Examples:
-        >>> x = torch.tensor([[0.0], [1.0], [4.0], [5.0]])
-        >>> table = gram_cka_matrix([x @ x.T], torch.tensor([0, 0, 1, 1]), debiased=False)
-        >>> round(table.target[0].item(), 4)
-        0.9412
-
-    References:
-        [canatar2022], Fig. 1; [kornblith2019], Fig. 2; [song2012], Eq. (5).
-    """
-    if len(grams) == 0:
-        raise ShapeError("grams: expected at least one Gram matrix, got none")
-    named = {f"grams[{index}]": gram for index, gram in enumerate(grams)}
-    require_grams("call cka_matrix", **named)
-    require_same_shape(**named)
-    count, eps = len(grams), eps_of(*grams)
-    if labels is not None:
-        require_same_length(gram=grams[0], labels=labels)
-        require_labels(labels)
-    products, left = gram_products(grams, labels)
-    values = cka_from_products(products, debiased=debiased, eps=eps, defined=left > 8 * eps)
     target = None if labels is None else values[:count, count]
     return CkaMatrix(values[:count, :count], target, "debiased" if debiased else "biased")
 

@@ -34,6 +34,8 @@ from theodolite.linalg import (
     vanishes_when_centered,
 )
 
+_EPS64 = torch.finfo(torch.float64).eps
+
 
 def require_grams(instead: str, **grams: Tensor) -> None:
     """Each is a symmetric matrix; the message of any other says what to do with features."""
@@ -166,40 +168,6 @@ def target_gram(
     """
     Y = target_matrix(targets, num_classes)
     return Y @ Y.mT
-
-
-@array_function
-def center_gram(gram: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
-    r"""Gram matrix of the centred features, :math:`HKH` with :math:`H = I - 11^\top/n`.
-
-    .. math:: (HKH)_{\mu\nu} = K_{\mu\nu} - \bar K_{\mu\cdot} - \bar K_{\cdot\nu} + \bar K
-
-    Where features are at hand, centre those: in float32 nothing is left of this difference once
-    the mean exceeds the spread 3,000 times.
-
-    Args:
-        gram: :math:`K`, symmetric.
-
-    Returns:
-        The centred matrix, of the same size.
-
-    Raises:
-        ShapeError: If the matrix is not square.
-        DomainError: If it is not symmetric or not finite.
-
-    Examples:
-        >>> center_gram(torch.eye(2))
-        tensor([[ 0.5000, -0.5000],
-                [-0.5000,  0.5000]])
-
-    References:
-        [cortes2012], Eq. (1).
-    """
-    require_grams("pass gram(features)", gram=gram)
-    return double_center(double(gram))
-
-
-_EPS64 = torch.finfo(torch.float64).eps
 
 
 @array_function
