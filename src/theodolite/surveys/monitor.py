@@ -1,4 +1,4 @@
-"""Training loop to History: the five angles while a model trains, without disturbing it."""
+"""Training loop to History: measure all five families while a model trains."""
 
 import os
 import time
@@ -39,11 +39,11 @@ from theodolite.surveys.run import measure_model, versions
 __all__ = ["Budget", "Monitor", "one_thread_beside_gpu"]
 
 _LAST_SKETCH_VECTORS = 32
-_MOST_LAYERS = 16  # with more of them, blocks stand for the layers inside them
+_MOST_LAYERS = 16  # beyond this number, blocks stand for the layers inside them
 _LAST_PERMUTATIONS = 20
-_LAST_DOUBLING = 2**8  # with the last step in full that makes eleven steps with curves
+_LAST_DOUBLING = 2**8  # makes eleven steps with curves, the last step included
 
-# What takes most of the time of a measurement: decompositions, backward passes, and curves.
+# The parts that take most of the time: decompositions, backward passes and curves.
 SPARSE: Mapping[str, int] = {"representation": 8, "tangent": 8, "gradient": 8, "curves": 16}
 _PARTS = (*FAMILIES, "curves")
 
@@ -51,58 +51,59 @@ Every = int | Collection[int] | Callable[[int], bool] | str
 
 
 class Monitor:
-    """Measures a model on a fixed probe at some steps of its training.
+    """Measure a model on a fixed probe set at some steps of its training.
 
-    Training is not disturbed: the weights are bitwise the same as without the monitor. The random
-    state is put back after every measurement, the training flag of every module too. A run that
-    diverges goes on: what cannot be measured then says why.
+    The monitor does not disturb the training: the weights are bitwise the same as without it (on a
+    CPU). After every measurement it restores the random state and the training flag of every
+    module. If the training diverges, the record says why a number cannot be measured.
 
     Args:
-        model: what is trained; measured in evaluation mode.
-        probe: (inputs, targets), a data loader, or anything that a survey takes; drawn once,
-            balanced over classes, hashed into the record, kept on the device.
+        model: the model that is trained. It is measured in evaluation mode.
+        probe: the probe set: (inputs, targets), a data loader, or anything that a survey takes. It
+            is drawn once, balanced over classes, kept on the device, and its hash is recorded.
         loss: (outputs, targets) -> one number per example, or a loss of torch.
-        every: a number of steps, the steps themselves, a function of the step, or ``"log"`` for
-            steps that grow by a quarter.
-        cadence: family, or ``"curves"``, -> k: taken at one measurement in k, the first and the
-            last among them (curves at 0, 1, 2, 4, ..., 256 times k of them, which keeps records
-            small); one number for all. By default 1 for what is named, be it steps or
-            families; with all families at a number of steps 8 for representation, tangent and
-            gradient (the loss and Omega of features are always taken) and 16 for curves.
-        budget: a share of the training's time, such as 0.05: a step that is due is passed over
-            until it and the last one fit into it (:class:`Budget`, also for another clock). The
-            first measurement and the last come in any case: short runs exceed it
-            (:attr:`overhead`).
-            ``monitor.budget`` keeps the time: what else belongs to measuring, such as writing a
-            page, is counted by ``with monitor.budget.measuring():``.
-        held_out: examples that the model is not trained on: each measurement with curves then says
-            what is learned and what is memorised. Where labels come per position, each measurement
-            has their loss, and how much of what was gained on the probe they share.
-        truth: true labels of the probe's examples in the order given, where the probe has others,
-            such as the random ones of the training; gives ``cka_truth`` beside ``cka_target``.
-        groups: a number or a name for each of the probe's examples, such as its document or
-            domain: gradients are compared within groups.
+        every: a number of steps, a list of steps, a function of the step, or ``"log"`` for steps
+            that grow by a quarter.
+        cadence: how often each family is measured: k means at every k-th measurement, the first
+            and the last included. Pass a mapping from families (or ``"curves"``) to k, or one
+            number for all. Curves are kept at measurements 0, k, 2 k, 4 k, ..., 256 k, which keeps
+            records small. The default is 1 for steps or families that you name. Otherwise it is 8
+            for representation, tangent and gradient (except loss and feature contrast, which are
+            always measured) and 16 for curves.
+        budget: a share of the training time, such as 0.05. The monitor skips a measurement when
+            measuring would exceed this share, and reserves time for the last one. The first and
+            the last measurement always take place, so short runs exceed the share
+            (:attr:`overhead`). ``with monitor.budget.measuring():`` counts other work, such as
+            writing a page, as measuring. For another clock pass a :class:`Budget`.
+        held_out: examples that the model is not trained on. Each measurement with curves then says
+            how much of the fit carries over to them. For labels per position each measurement has
+            their loss, and ``carried_over``: its fall divided by the fall of the training loss.
+        truth: true labels of the probe set in the given order, if its targets are other labels,
+            such as random ones. Adds ``cka_truth`` to ``cka_target``.
+        groups: a number or a name for each example of the probe set, such as its document or
+            domain. Gradients are compared within groups.
         families: which families to measure.
         layers: which layers to show, as in :class:`SurveyOptions`.
         read: ``"next"`` for what the next layer receives, ``"raw"`` for a layer's own output.
         readout: (model output, batch) -> (n, c), or ``"last"``, ``"mean"``, ``"cls"``.
         sizes: family -> largest number of examples.
-        permutations: of the labels, behind every chance level; none by default. The last step has
-            at least 20; chance of covariances, which needs no labels, is there at every step.
-        unit: where labels come per position, ``"token"`` or ``"sequence"``, as in
+        permutations: number of label permutations for every chance level; 0 by default, and at
+            least 20 at the last step. Chance levels of covariances need no labels and are always
+            measured.
+        unit: for labels per position: ``"token"`` or ``"sequence"``, as in
             :class:`SurveyOptions`.
-        classes: names of the classes, or, where labels come per position, which labels to look at.
-        params: which trainable parameters gradients are taken of, such as ``"*lora*"``.
-        folder: write every step there at once; a killed run leaves what it had measured. One that
-            holds a run is left as it is, and ``folder-2`` written beside it (:attr:`folder`). Where
-            the disk is full the training goes on: a warning says so once, every measurement tries
-            again, and the end says which steps were not written.
-        overwrite: write over what is there.
-        name: what to call the run in comparisons.
-        options: all that can be chosen, as a mapping of what differs from
-            :meth:`SurveyOptions.monitor`, or as an object; the keywords above go before it. Several
-            processes (``group``) measure together, as in :func:`theodolite.survey`: each is given a
-            part of the probe, or all the same one, and calls :meth:`step` at the same steps.
+        classes: names of the classes; for labels per position the numbers of the labels to measure.
+        params: the trainable parameters whose gradients are measured, such as ``"*lora*"``.
+        folder: where every step is written at once, so that a killed run keeps its measurements. If
+            the folder already holds a run, ``folder-2`` is written instead (:attr:`folder`). If the
+            disk is full, the training goes on. The monitor warns once, tries again at every
+            measurement, and names the unwritten steps at the end.
+        overwrite: replace the run in the folder.
+        name: name of the run in comparisons.
+        options: a :class:`SurveyOptions`, or a mapping of the options that differ from
+            :meth:`SurveyOptions.monitor`. The keywords above take precedence. Several processes
+            (``group``) measure together, as in :func:`theodolite.survey`: each passes its part of
+            the probe set, or all pass the same one, and all call :meth:`step` at the same steps.
 
     Raises:
         DomainError: If an option is out of range.
@@ -150,7 +151,7 @@ class Monitor:
         self._every = described(every)
         self.budget = budget if isinstance(budget, Budget) else Budget(budget)
         self._records: list[Record] = []
-        self._count = 0  # of measurements that were due
+        self._count = 0  # measurements that were due
         self._last: int | None = None
         self._earlier = EarlierResults(watching=True)
         self._processes = Processes.of(group_of(options))
@@ -198,13 +199,13 @@ class Monitor:
             self._probe = replace(drawn, shard=replace(drawn.shard, copies=True))
 
     def step(self, step: int) -> Survey | None:
-        """Call after every training step; measures where one is due.
+        """Call this after every training step; it measures if a measurement is due.
 
         Args:
-            step: its number, larger than the one before.
+            step: number of the step, larger than at the call before.
 
         Returns:
-            What was measured, or None.
+            The measurement, or None.
 
         Raises:
             DomainError: If the steps do not increase.
@@ -237,8 +238,8 @@ class Monitor:
         """Measure the last step in full: with curves, heat maps, stiffness and chance levels.
 
         Args:
-            step: its number, where :meth:`step` did not get it; what is due at the last step
-                is then measured once.
+            step: number of the last step, if :meth:`step` was not called for it. Families that are
+                due at the last step are then measured once.
         """
         if step is not None and step != self._last:
             self._begin(step)
@@ -246,7 +247,7 @@ class Monitor:
             return
         chosen, sizes = self._options, dict(self._options.sizes)
         if self._probe.positions is not None and self._probe.groups is not None:
-            sizes["pairs"] = None  # Few sequences need the chance level of their group contrast.
+            sizes["pairs"] = None  # The chance level of a group contrast needs all pairs.
         full = replace(
             chosen,
             sizes=sizes,
@@ -300,7 +301,7 @@ class Monitor:
 
     def _measure(self, step: int, options: SurveyOptions, plan: SurveyPlan) -> Survey:
         plan = replace(plan, most_layers=_MOST_LAYERS)
-        if self._records:  # the first measurement has compared the engine with plain autograd
+        if self._records:  # the first measurement has already checked the engine against autograd
             plan = replace(plan, check=False, diverging=True)
         model = unwrap(self.model)
         _finish_training_step(model)
@@ -322,7 +323,7 @@ class Monitor:
                 step=step,
                 earlier=self._earlier,
             )
-            if record.contents["rows"]:  # none where all that is due does not apply
+            if record.contents["rows"]:  # empty if no due family applies
                 self._keep(record)
         return Survey(record, writes=self._processes.rank == 0)
 
@@ -347,7 +348,7 @@ class Monitor:
             )
 
     def _warn_of_unwritten(self) -> None:
-        """Try once more to write what could not be written; say what is left."""
+        """Try once more to write the waiting steps; warn of those that cannot be written."""
         if self._writer is None or not self._writer.waiting:
             return
         self._writer.flush(self.history.run)
@@ -412,10 +413,10 @@ def described(every: Every) -> Any:
 
 @dataclass(frozen=True)
 class Cadence:
-    """Which parts of a measurement are due: a part of k at measurements 0, k, 2 k, ...
+    """Which parts of a measurement are due: a part with cadence k at measurements 0, k, 2 k, ...
 
     Args:
-        parts: family, or "curves", -> k; 1 for those that are not named.
+        parts: family or "curves" -> k; parts without an entry have 1.
     """
 
     parts: Mapping[str, int]
@@ -424,10 +425,10 @@ class Cadence:
     def of(
         cls, cadence: int | Mapping[str, int] | None, every: Every, families: Sequence[str]
     ) -> "Cadence":
-        """What the user asked for, or the default.
+        """Return the user's cadence, or the default.
 
-        The default is sparse only for all families at a fixed distance: there the number of
-        measurements grows with the training, and no family was named.
+        The default is sparse only if all families are measured every so many steps: then the number
+        of measurements grows with the training.
 
         Raises:
             DomainError: If a number is below 1.
@@ -446,7 +447,7 @@ class Cadence:
         return cls(chosen)
 
     def not_due(self, index: int, families: Sequence[str]) -> dict[str, str]:
-        """Families that are not taken at the measurement of this index, with the reason."""
+        """Families that are not due at this measurement, with the reason."""
         distances = {family: self.parts.get(family, 1) for family in families}
         return {
             family: reason(Note.NOT_DUE, distance=distance)
@@ -455,25 +456,25 @@ class Cadence:
         }
 
     def draws_curves(self, index: int) -> bool:
-        """Whether the measurement of this index keeps curves: k times 0, 1, 2, 4, ..., 256."""
+        """Whether the measurement keeps curves: number k times 0, 1, 2, 4, ..., 256."""
         turn, rest = divmod(index, self.parts.get("curves", 1))
         return not rest and (turn < 2 or (turn & (turn - 1) == 0 and turn <= _LAST_DOUBLING))
 
     def describe(self) -> dict[str, int]:
-        """Plain data for the record: every part that is not always due."""
+        """The cadence as plain data for the record: every part that is not always due."""
         return {part: distance for part, distance in self.parts.items() if distance > 1}
 
 
 class Budget:
-    """Time that measuring takes, held against the time that training takes beside it.
+    """Limits the time of measuring to a share of the training time.
 
-    A measurement is put off until it and the last one, each taken to be as long as the longest so
-    far, fit into a share of the training so far. So a run stays within that share once it is long
-    enough for its first and its last measurement.
+    A measurement is skipped when measuring would exceed the share. The budget assumes that this
+    measurement and the last one each take as long as the longest so far. So a run stays within the
+    share if it is long enough for its first and its last measurement.
 
     Args:
-        share: of the time of the training, such as 0.05; None for any.
-        clock: gives seconds; another one makes what is measured, and when, reproducible.
+        share: share of the training time, such as 0.05; None for no limit.
+        clock: returns seconds. Another clock makes the choice of measurements reproducible.
 
     Raises:
         DomainError: If the share is not positive.
@@ -504,7 +505,7 @@ class Budget:
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
-        """What happens inside is no training."""
+        """Count the time in this block as measuring. Nothing in it may update the model."""
         start = self._clock()
         try:
             yield
@@ -519,7 +520,7 @@ class Budget:
         return self._spent / training if training > 0 else float("inf") if self._spent else 0.0
 
     def allows(self) -> bool:
-        """Whether there is time for a measurement, and for the last one after it."""
+        """Whether the share allows a measurement and the last one after it."""
         if self.share is None:
             return True
         return self._spent + 2 * self._longest <= self.share * self._training()
@@ -529,17 +530,17 @@ class Budget:
 
 
 def _finish_training_step(model: nn.Module) -> None:
-    """Wait for the GPU: what it still does is training, and not the time of a measurement."""
+    """Wait for the GPU, so that unfinished training does not count as measuring."""
     for device in {parameter.device for parameter in model.parameters() if parameter.is_cuda}:
         torch.cuda.synchronize(device)
 
 
 @contextmanager
 def one_thread_beside_gpu(model: nn.Module) -> Iterator[None]:
-    """For a model on a GPU: what is left to the CPU is small, and done by one thread.
+    """Use one thread if the model is on a GPU, where little work is left for the CPU.
 
-    Several threads wait for each other, now and then for 100 ms: half of all the time that a
-    monitor takes.
+    Several threads sometimes wait for each other for 100 ms. That took half of the time of a
+    monitor.
     """
     threads = torch.get_num_threads()
     if threads == 1 or not any(parameter.is_cuda for parameter in model.parameters()):

@@ -1,4 +1,4 @@
-"""What a user may choose about a measurement: one list for surveys, monitors and the command."""
+"""The options of surveys and monitors, in one place."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -25,17 +25,17 @@ FEATURE_READERS = ("representation", "kernel", "gradient")  # families that read
 SECONDS = 30.0
 _MANY_OUTPUTS = 32  # with more, tangent kernels are sketched
 
-# Largest number of examples of each family; None takes all the data that was given.
+# Largest number of examples of each family; None uses all the given data.
 SIZES: Mapping[str, int | None] = {
     "representation": 2000,
     "covariance": None,
     "kernel": 2000,
     "tangent": 200,
     "gradient": 1000,
-    # For what needs all pairs of gradients (confusion, nulls and errors of Omega); None takes as
-    # many as the family where that is cheap, also beside its sums, else 100. 0 leaves it out.
+    # For measures that compare all pairs of gradients (confusion, chance levels and errors of
+    # Omega). None: as many as the family where pairs are cheap, otherwise 100. 0: no pairs.
     "pairs": None,
-    # For linear probes of every layer, and held-out examples that judge them.
+    # For linear probes of every layer, and for the held-out examples that judge them.
     "probes": 1000,
     "held_out": 1000,
 }
@@ -55,63 +55,62 @@ MONITOR_SIZES: Mapping[str, int | None] = {
 
 @dataclass(frozen=True)
 class SurveyOptions:
-    """All that can be chosen about a survey or a monitor.
+    """All options of a survey or a monitor.
 
-    :func:`theodolite.survey` and :class:`theodolite.Monitor` take the usual ones as keywords, and
-    all of them as ``options=``, either as this object or as a mapping of those that differ from
-    the defaults.
+    :func:`theodolite.survey` and :class:`theodolite.Monitor` take the most common options as
+    keywords. Pass the others as ``options=``: an object of this class, or a mapping of the options
+    that differ from the defaults.
 
     Args:
-        families: which of ``representation``, ``covariance``, ``kernel``, ``tangent``,
-            ``gradient`` to measure; one or several.
-        layers: names, patterns or a predicate. By default the layers with parameters, or the
-            blocks around them where there are many; they do not overlap, and every parameter
-            belongs to one of them.
-        read: ``"next"`` reads what the next layer receives, after the normalisation and activation
-            that follow a layer; ``"raw"`` the layer's own output.
-        loss: (outputs, targets) -> one number per example, or a loss of torch; by default the
-            cross-entropy for classes, the squared error for numbers. It gets what the model
-            returns and the targets as they came: labels of next tokens are not shifted for it.
+        families: which families to measure, one or several of ``representation``, ``covariance``,
+            ``kernel``, ``tangent`` and ``gradient``.
+        layers: names, patterns or a predicate. By default the layers with parameters or, if there
+            are many, the blocks that contain them. Every parameter belongs to one shown layer.
+        read: where features are taken. ``"next"``: what the next layer receives, after the
+            normalisation and activation that follow a layer. ``"raw"``: the layer's own output.
+        loss: (outputs, targets) -> one number per example, or a loss of torch. By default the
+            cross-entropy for classes and the squared error for numbers. The loss gets the model's
+            output and the targets as given: labels of next tokens are not shifted.
         readout: (model output, batch) -> (n, c), or ``"last"``, ``"mean"``, ``"cls"``.
-        pool: how features become one vector per example, in every layer alike; by default
-            ``"grid"``, averages of maps over a 4 x 4 grid and of tokens over all that are not
-            padding; ``"flatten"``, ``"mean"``, ``"max"``, ``"cls"``, ``"last"``, or a function of a
-            layer's output.
-        seconds: time that the survey may take: families take as many examples as fit, and say so.
-            None takes the examples of ``sizes``. Sizes that you name are taken in any case.
-        image_shape: (height, width) or (channels, height, width) of inputs that come flattened,
-            for pictures of eigenvectors; by default a square where the size is one.
-        examples: read so many from the start of the data, in one pass, and nothing beyond; with
-            several processes, of each one's part. None reads all the data.
-        sizes: family -> largest number of examples; None for all the data. By default 2,000 for
-            representation and kernel, 1,000 for gradient (and for ``"pairs"`` of gradients, 100 in
-            large models where all pairs take longer than sums), 200 for tangent, all the data for
-            covariances; 1,000 for linear ``"probes"`` and for ``"held_out"`` examples beside them.
-        permutations: of the labels, behind every chance level; 0 for none.
-        half_samples: behind every standard error; 0 for none.
-        tangent: ``"exact"``, ``"sketch"``, or ``"auto"``: exact up to 32 outputs, and up to
-            ``sketch_vectors``: a kernel takes a pass for each output.
-        sketch_vectors: the sketch has at most the error of so many random vectors of all examples;
-            few make its numbers noisy, often too high.
-        details: covariances of all layers and not of the first alone, gradients of unit length,
+        pool: how features become one vector per example, equally in all layers. ``"grid"`` (the
+            default) averages maps over a 4 x 4 grid, and tokens without padding. Others are
+            ``"flatten"``, ``"mean"``, ``"max"``, ``"cls"``, ``"last"`` and functions of the output.
+        seconds: the time limit. Families use as many examples as fit, and the result lists the
+            families that were cut. None uses the examples of ``sizes``. Sizes that you name are
+            always used.
+        image_shape: (height, width) or (channels, height, width) of flattened image inputs, for
+            pictures of eigenvectors. By default a square, if the number of inputs is a square.
+        examples: read only this many examples from the start of the data, in one pass. With several
+            processes the number holds for each process. None reads all the data.
+        sizes: family -> largest number of examples; None for all the data. Defaults:
+            representation and kernel 2,000; gradient 1,000; tangent 200; covariance all the data.
+            ``"probes"`` (linear probes) and ``"held_out"``: 1,000. ``"pairs"`` of gradients: as
+            many as the gradient family, but 100 in large models where pairs take longer than sums.
+        permutations: number of label permutations for every chance level; 0 for none.
+        half_samples: number of half-samples for every standard error; 0 for none.
+        tangent: ``"exact"``, ``"sketch"`` or ``"auto"``. ``"auto"`` is exact up to 32 outputs (and
+            up to ``sketch_vectors`` outputs), because a kernel takes one pass for each output.
+        sketch_vectors: number of random vectors of a sketch. With few vectors its numbers are noisy
+            and often too high.
+        details: True adds covariances of all layers (not only the first), gradients of unit length,
             and heat maps of forward and backward kernels.
         memory_limit: bytes that buffers may take, or a size such as "4GB".
-        device: where the inputs should lie; None for that of the model.
-        batch_size: examples in one pass at most; None for 256, on a GPU for 1,000.
+        device: device for the inputs; None uses the device of the model.
+        batch_size: largest number of examples in one pass; None for 256, or 1,000 on a GPU.
         batch_fn: turns an item of the data into a batch.
-        seed: of the probe, permutations and random bases.
-        name: what to call the result in comparisons.
-        split: what the data is, such as "train" or "test".
+        seed: seed of the probe set, the permutations and the random bases.
+        name: name of the result in comparisons.
+        split: what the data are, such as "train" or "test".
         label_source: where the labels come from, such as "true", "trained-on" or "random".
-        classes: names of the classes; where labels come per position, whole numbers choose the
-            labels that are looked at (by default all, of a vocabulary the most frequent).
-        unit: where labels come per position, whether features are those of single positions,
-            ``"token"``, or means over an example, ``"sequence"``, whose labels are its group; by
-            default the former. Gradients are always those of whole examples.
-        params: which trainable parameters gradients are taken of: a pattern such as ``"*lora*"``,
-            names, or a predicate of (name, parameter); None takes all.
-        group: processes that measure together: ``"auto"`` for all where a process group of
-            ``torch.distributed`` is initialised, None for this one alone, or a group.
+        classes: names of the classes. For labels per position: the whole numbers of the labels to
+            measure. By default all labels are measured, or the most frequent ones of a vocabulary.
+        unit: for labels per position. ``"token"`` (the default): features of single positions.
+            ``"sequence"``: means over an example, with its group as the label. Gradients are
+            always those of whole examples.
+        params: the trainable parameters whose gradients are measured: a pattern such as
+            ``"*lora*"``, names, or a predicate of (name, parameter). None measures all.
+        group: the processes that measure together. ``"auto"``: all processes, if a process group of
+            ``torch.distributed`` is initialised. None: only this process. Or pass a group.
 
     Raises:
         DomainError: If an option is out of range.
@@ -183,7 +182,7 @@ class SurveyOptions:
 
     @property
     def named_sizes(self) -> frozenset[str]:
-        """Families whose number of examples was chosen: no time limit changes it."""
+        """Families whose number of examples the user chose. No time limit changes them."""
         tables = (SIZES, {**SIZES, **MONITOR_SIZES})  # most sizes are left as they are
         defaults = min(tables, key=lambda table: len(_differing(self.sizes, table)))
         return _differing(self.sizes, defaults)
@@ -197,9 +196,10 @@ class SurveyOptions:
     def monitor(cls, **changes: Any) -> "SurveyOptions":
         """The lighter defaults of a monitor: fewer examples and layers, no chance levels.
 
-        100 examples for representation, covariance and kernel, 50 for gradient, 16 for tangent, no
-        pairs of gradients; where there are more than 16 outputs a sketch with 16 vectors (with 4,
-        alignments of a trained CNN were a third too high); the first layer's covariance.
+        It measures 100 examples for representation, covariance and kernel, 50 for gradient and 16
+        for tangent. Pairs of gradients are not compared. Only the covariance of the first layer is
+        measured. Beyond 16 outputs tangent alignment is a sketch with 16 vectors. With 4 vectors
+        the alignments of a trained CNN were a third too high.
         """
         sizes = {**MONITOR_SIZES, **dict(changes.pop("sizes", {}))}
         light: dict[str, Any] = {
@@ -218,12 +218,12 @@ class SurveyOptions:
         make: "Callable[..., SurveyOptions] | None" = None,
         **keywords: Any,
     ) -> "SurveyOptions":
-        """Options, with the keywords of a call in their place.
+        """Combine options with the keywords of a call, which take precedence.
 
         Args:
             options: as the user gave them.
-            make: what makes options of those that differ; by default this class.
-            **keywords: of the call; None leaves the option as it is.
+            make: makes options from a mapping; by default this class.
+            **keywords: keywords of the call; None leaves an option unchanged.
 
         Raises:
             UnknownNameError: If an option does not exist.
@@ -240,11 +240,11 @@ class SurveyOptions:
         return (make or cls)(**{**dict(options or {}), **given})
 
     def seeded(self, stream: int = 0) -> torch.Generator:
-        """A generator with the seed, and numbers of its own for every stream."""
+        """A random generator for one purpose (``stream``), made from the seed."""
         return torch.Generator().manual_seed(1000 * self.seed + stream)
 
     def largest(self) -> int | None:
-        """Examples that the probe needs for all families together; None for all."""
+        """Number of examples that all families together need; None for all."""
         named = [f for f in self.families if f != "covariance" or self.sizes[f] is not None]
         wanted = [self.sizes[family] for family in named]
         if self.seconds is not None and not wanted:  # covariances alone
@@ -255,10 +255,10 @@ class SurveyOptions:
         return max(numbers, default=2) if len(numbers) == len(wanted) else None
 
     def require_common(self, processes: Processes, **others: Any) -> None:
-        """The same options, and other plain values, in every process.
+        """Check that the options, and other plain values, are equal in all processes.
 
         Raises:
-            DomainError: If they differ, naming the first that does.
+            DomainError: If they differ; the message names the first difference.
         """
         if processes.alone:
             return
@@ -310,7 +310,7 @@ def _text(value: Any) -> Any:
 
 
 def group_of(options: "SurveyOptions | Mapping[str, Any] | None") -> Group:
-    """The processes that options name; they are needed before options can be compared."""
+    """The process group in the options. It is needed before options can be compared."""
     if isinstance(options, SurveyOptions):
         return options.group
     return (options or {}).get("group", "auto")

@@ -1,4 +1,4 @@
-"""What measurements return: one moment, a training run, or several of them side by side."""
+"""Results of measurements: one moment, a training run, or several side by side."""
 
 import os
 from abc import ABC, abstractmethod
@@ -40,10 +40,10 @@ __all__ = ["Comparison", "History", "Shown", "Survey", "compare", "load"]
 
 
 class Shown(ABC):
-    """Runs that show themselves; the report is loaded when one is asked for.
+    """A result with runs to show; it loads the report code only on request.
 
     Attributes:
-        writes: whether this process writes files; of several, all but the first leave it to that.
+        writes: whether this process writes files. Of several processes only the first does.
     """
 
     writes: bool = True
@@ -53,7 +53,7 @@ class Shown(ABC):
         """The runs, as reports read them."""
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row per layer, family and measure; per run and step too where there are several."""
+        """One row per layer, family and measure. Several runs or steps have their own columns."""
         return frame_of(self._shown(), names=len(self._shown()) > 1)
 
     def plot(self, name: str, **options: Any) -> Any:
@@ -63,7 +63,7 @@ class Shown(ABC):
         return plot(self._shown(), name, **options)
 
     def to_html(self, path: str | os.PathLike[str], title: str = "") -> Path:
-        """Write a page that needs nothing else; returns its path."""
+        """Write one page that works offline; return its path."""
         if not self.writes:
             return Path(path)
         from theodolite.report import write_html
@@ -71,7 +71,7 @@ class Shown(ABC):
         return Path(write_html(self._shown(), path, title=title, pairs=self._pairs()))
 
     def _pairs(self) -> "LayerPairs | None":
-        """How alike every pair of layers is, where two models were compared."""
+        """Similarity of every pair of layers, if two models were compared."""
         return None
 
     def _repr_html_(self) -> str:
@@ -82,12 +82,12 @@ class Shown(ABC):
 
 @dataclass(frozen=True)
 class Survey(Shown):
-    """All that was measured of one model on one set of examples.
+    """All measurements of one model on one set of examples.
 
     Args:
         record: plain data and arrays; docs/records.md has the layout.
-        writes: False in all but the first of several processes: they have the same numbers, and
-            leave files to the first.
+        writes: whether this process writes files. All processes have the same numbers, and only
+            the first writes files.
     """
 
     record: Record
@@ -95,7 +95,7 @@ class Survey(Shown):
 
     @cached_property
     def run(self) -> Run:
-        """The same as reports and trackers read it, a run of one step."""
+        """This survey as a run of one step, the form that reports and trackers read."""
         return Run(self.record.contents["name"], self.record, (self.record,))
 
     @property
@@ -105,15 +105,15 @@ class Survey(Shown):
 
     @property
     def answers(self) -> list[Answer]:
-        """What the numbers say: about the task, the layers and groups, each with its certainty."""
+        """The answers about the task, the layers and the groups, each with its certainty."""
         return [Answer.from_entry(entry) for entry in self.record.contents.get("answers") or ()]
 
     def estimate(self, measure: str, layer: str | None = None) -> Estimate:
         """One number with its uncertainty.
 
         Args:
-            measure: e.g. "cka_target"; ``to_frame()`` lists all of them.
-            layer: its layer; None for numbers of the whole model.
+            measure: name of the measure, such as "cka_target"; ``to_frame()`` lists all of them.
+            layer: name of the layer; None for numbers of the whole model.
 
         Raises:
             UnknownNameError: If there is no such number.
@@ -131,8 +131,8 @@ class Survey(Shown):
         """Arrays of a curve by their role, such as x and y.
 
         Args:
-            name: e.g. "alignment_curve".
-            layer: its layer; None for curves of the whole model.
+            name: name of the curve, such as "alignment_curve".
+            layer: name of the layer; None for curves of the whole model.
 
         Raises:
             UnknownNameError: If there is no such curve.
@@ -144,7 +144,7 @@ class Survey(Shown):
         raise UnknownNameError("curve", name, [curve["name"] for curve in curves])
 
     def summary(self) -> str:
-        """The headline number of every family and layer, and what to beware of, as text."""
+        """The answers, the headline number of every family and layer, and warnings, as text."""
         return self._text(self.record.contents["name"])
 
     def _text(self, name: str) -> str:
@@ -159,8 +159,8 @@ class Survey(Shown):
         """Write the record; :func:`theodolite.load` reads it back.
 
         Args:
-            folder: one that holds a run is left as it is, and ``folder-2`` written beside it.
-            overwrite: write over what is there.
+            folder: where to write. If it already holds a run, ``folder-2`` is written instead.
+            overwrite: replace the run in the folder.
 
         Returns:
             The folder that was written.
@@ -186,11 +186,11 @@ class Survey(Shown):
 
 @dataclass(frozen=True)
 class History(Shown):
-    """All that was measured while a model trained.
+    """All measurements of a model during its training.
 
     Args:
-        run: settings, and a survey record per step; docs/records.md has the layout.
-        writes: False in all but the first of several processes, which leave files to the first.
+        run: settings and one survey record per step; docs/records.md has the layout.
+        writes: whether this process writes files. Of several processes only the first does.
     """
 
     run: Run
@@ -198,7 +198,7 @@ class History(Shown):
 
     @property
     def steps(self) -> list[int]:
-        """Steps at which there are numbers, increasing."""
+        """Measured steps, in increasing order."""
         return [record.contents["step"] for record in self.run.steps]
 
     @property
@@ -210,8 +210,8 @@ class History(Shown):
     def example_losses(self) -> np.ndarray | None:
         """Mean loss of each example of the probe set over all measurements; None without a loss.
 
-        The baseline of detectors of memorised examples: a high mean loss marks examples that were
-        learned late.
+        Detectors of memorised examples use it as a baseline: a high mean loss marks examples that
+        the model learned late.
         """
         for record in reversed(self.run.steps):
             kept = record.contents.get("example_losses")
@@ -221,7 +221,7 @@ class History(Shown):
 
     @property
     def answers(self) -> list[Answer]:
-        """The latest answer to each question; evidence of an earlier step names that step."""
+        """The latest answer to each question. Evidence from an earlier step names that step."""
         found: dict[str, Answer] = {}
         for record, step in zip(self.run.steps, self.steps, strict=True):
             for answer in Survey(record).answers:
@@ -243,10 +243,10 @@ class History(Shown):
         raise UnknownNameError("step", str(step), map(str, self.steps))
 
     def summary(self) -> str:
-        """The headline numbers as text: of every family those of the last step that took it.
+        """The headline numbers of every family at the last step that measured it, as text.
 
-        That is the last step for all of them once the monitor was closed; before, and after a
-        crash, a line says which steps they are from.
+        After the monitor is closed this is the last step for all families. Before, and after a
+        crash, one line names the steps.
         """
         if not self.run.steps:
             return "no step was measured"
@@ -269,18 +269,18 @@ class History(Shown):
 
 
 def digest_mark(*records: Record) -> str:
-    """What a result made of these records adds to its repr."""
+    """The text that marks records without a digest in the repr of a result."""
     return ", no digest" if any(record.unverified for record in records) else ""
 
 
 def digest_line(*records: Record) -> str:
-    """What it adds to its summary."""
+    """The line that marks records without a digest in a summary."""
     words = digest_words(*records)
     return f"\n{words}" if words else ""
 
 
 def saved(run: Run, folder: str | os.PathLike[str], *, overwrite: bool) -> Path:
-    """Write a run there, or beside it where the folder holds one, which is said in a warning."""
+    """Write a run. If the folder holds a run already, write beside it and warn."""
     place = save_run(run, folder, overwrite=overwrite).parent
     _tell_place(place, folder)
     return place
@@ -292,7 +292,7 @@ def _layer_names(record: Record) -> list[str]:
 
 
 def unused_folder(folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-    """The folder, or one beside it where it holds a run, which is said in a warning.
+    """Return the folder or, if it holds a run already, a free one beside it, with a warning.
 
     Raises:
         RecordError: If the path is a file.
@@ -312,18 +312,18 @@ def _tell_place(place: Path, wanted: str | os.PathLike[str]) -> None:
 def load(
     folder: str | os.PathLike[str], *, max_bytes: int | None = LARGEST_RECORD
 ) -> "Survey | History | Transfer":
-    """Read a survey, a history or a ranking of models that was saved.
+    """Read a saved survey, history or ranking of models.
 
     Args:
-        folder: what ``save`` was given, or the folder of a monitor.
-        max_bytes: the largest record that is read, its arrays unpacked; None for any size.
+        folder: the folder that was given to ``save`` or to a monitor.
+        max_bytes: size limit of the record, with its arrays unpacked; None for no limit.
 
     Returns:
-        A survey, a history or a ranking: what the folder holds.
+        The survey, history or ranking in the folder.
 
     Raises:
-        RecordError: If there is no record, or it is damaged, foreign, too large, or from a newer
-            version; the message names the file and says what to do.
+        RecordError: If there is no record, or it is damaged, too large, of another program or of
+            a newer version. The message names the file and says what to do.
 
     Examples:
         >>> import tempfile, torch, theodolite as th
@@ -347,9 +347,9 @@ class Comparison(Shown):
     """Several surveys, or several histories, side by side.
 
     Args:
-        runs: what is compared, under names that differ.
-        pairs: where two models were given, how alike every pair of their layers is: debiased CKA
-            and mutual nearest neighbours, with what permuted examples give.
+        runs: the runs, each with its own name.
+        pairs: for two models: debiased CKA and mutual nearest neighbours of every pair of layers,
+            with their values for permuted examples.
     """
 
     runs: tuple[Run, ...]
@@ -362,14 +362,14 @@ class Comparison(Shown):
 
     @property
     def names(self) -> list[str]:
-        """What the runs are called."""
+        """Names of the runs."""
         return [run.name for run in self.runs]
 
     def _pairs(self) -> "LayerPairs | None":
         return self.pairs
 
     def summary(self) -> str:
-        """The table of every run, then how the headline numbers differ from those of the first."""
+        """The table of every run, then the differences of headline numbers from the first run."""
         parts = [
             f"{run.name}: {History(run).summary()}"
             if run.is_history
@@ -389,10 +389,10 @@ class Comparison(Shown):
         return "\n\n".join(parts)
 
     def plot(self, name: str, **options: Any) -> Any:
-        """A Plotly figure; ``"cka"`` and ``"neighbours"`` are of all pairs of layers.
+        """A Plotly figure; ``"cka"`` and ``"neighbours"`` show all pairs of layers.
 
         Raises:
-            DomainError: If CKA of pairs is asked for and results were compared, not models.
+            DomainError: If a figure of pairs needs models, and results were compared.
         """
         if name not in ("cka", "neighbours"):
             return super().plot(name, **options)
@@ -416,21 +416,21 @@ class Comparison(Shown):
 
 
 def compare(*results: Any, names: Sequence[str] | None = None, **options: Any) -> Comparison:
-    """Put surveys, or histories, or two models on the same data, side by side.
+    """Compare surveys, histories, or two models on the same data.
 
     Args:
-        *results: at least two surveys, or at least two histories; or two modules and data, of
-            which both are surveyed.
-        names: what to call them; by default their own names, made unique.
-        **options: of two models: the keywords of :func:`theodolite.survey`.
+        *results: at least two surveys, at least two histories, or two models and data. Two models
+            are both surveyed on the data.
+        names: names of the results; by default their own names, made unique.
+        **options: for two models, the keywords of :func:`theodolite.survey`.
 
     Returns:
-        Both results side by side, with differences and, for two models, CKA of their
+        All results side by side, with their differences and, for two models, CKA of all pairs of
         layers.
 
     Raises:
-        DomainError: If there are fewer than two, or surveys are mixed with histories; or if two
-            models would see different examples.
+        DomainError: If there are fewer than two results, if surveys are mixed with histories, or if
+            two models would get different examples.
 
     Examples:
         >>> from torch import nn
@@ -460,7 +460,7 @@ def compare(*results: Any, names: Sequence[str] | None = None, **options: Any) -
 
 
 def _unique(names: list[str]) -> list[str]:
-    """Names as they are, with a number where one is empty or occurs again."""
+    """Make names unique: an empty or repeated name gets a number."""
     taken: list[str] = []
     for index, name in enumerate(names, start=1):
         plain = name or f"run {index}"

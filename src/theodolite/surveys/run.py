@@ -78,7 +78,7 @@ def survey(
     options: SurveyOptions | Mapping[str, Any] | None = None,
     **others: Any,
 ) -> Survey:
-    """Measure the alignment of a model with its task, its data and itself, layer by layer.
+    """Measure the alignment of a model with its task, data and own layers, layer by layer.
 
     The survey measures all five families on a probe set that is balanced over classes. It takes
     about 30 seconds: it times one forward pass, then each family uses as many examples as the time
@@ -94,10 +94,10 @@ def survey(
 
     Args:
         model: any module.
-        data: a data loader, (inputs, targets), inputs, a mapping, a data set of torch or of
-            Hugging Face, batches or single examples of these; of a model with several inputs
-            ((first, second), targets), or a mapping by their names.
-        targets: targets of the examples, if the data hold none.
+        data: a data loader, a pair (inputs, targets), inputs alone, a mapping, a data set of torch
+            or Hugging Face, or an iterable of batches or examples. For a model with several inputs
+            pass ((first, second), targets) or a mapping from argument names.
+        targets: targets of the examples, if ``data`` does not contain them.
         held_out: examples that the model was not trained on, in any form that ``data`` takes. With
             them the survey says whether the model learned or memorised.
         truth: true labels of the examples in the order of the data, if the targets are other
@@ -106,8 +106,8 @@ def survey(
             or domain. Gradients are compared within groups.
         families: which families to measure, as in :class:`SurveyOptions`; all by default.
         layers: which layers to show, as in :class:`SurveyOptions`.
-        pool: how a layer's output becomes one vector per example; by default averages over a 4 x 4
-            grid of a map, and over tokens that are not padding.
+        pool: how the output of a layer becomes one vector per example. By default maps are averaged
+            over a 4 x 4 grid, and tokens over all that are not padding.
         loss: (outputs, targets) -> one number per example, or a loss of torch.
         readout: (model output, batch) -> (n, c), or ``"last"``, ``"mean"``, ``"cls"``.
         seconds: the time limit; the result says which families used fewer examples. None uses all
@@ -115,9 +115,9 @@ def survey(
         examples: the number of examples to read from the start of the data. Streams may be endless.
         batch_fn: turns an item of the data into a :class:`theodolite.engine.Batch`, for data in
             another form.
-        progress: ``"auto"`` for a bar on a terminal, and elsewhere lines if it takes longer than
-            ten seconds; True for lines from the start, False for none, or a function of (fraction
-            done, what is being done).
+        progress: ``"auto"`` shows a bar on a terminal, and lines elsewhere if the survey takes
+            longer than ten seconds. True prints lines from the start, False prints nothing. Or
+            pass a function of (fraction done, description).
         options: a :class:`SurveyOptions`, or a mapping of the fields that differ from its
             defaults. The keywords above take precedence.
         **others: any other field of :class:`SurveyOptions` by its name, such as ``sizes=``,
@@ -127,7 +127,7 @@ def survey(
         The answers, the table of numbers and the curves of every layer.
 
     Raises:
-        DomainError: If labels are out of range, an option is, or no family applies.
+        DomainError: If a label or an option is out of range, or if no family applies.
         ShapeError: If there is no example, or inputs, targets and truth differ in number.
         UnknownNameError: If a layer, a family or an option does not exist.
         ProcessError: If another process failed, with its message.
@@ -200,20 +200,20 @@ def measure_model(
     earlier: EarlierResults | None = None,
     begun: float | None = None,
 ) -> Record:
-    """The record of one moment; the caller restores the model.
+    """Measure one moment and return its record; the caller restores the model.
 
     Args:
-        model: unwrapped.
-        data: all that was given, for sums over everything.
-        probe: the examples.
-        options: what the user chose.
-        plan: what is taken this time, where that is not everything.
+        model: the model, unwrapped.
+        data: all the given data, for sums over all examples.
+        probe: the probe set.
+        options: the user's options.
+        plan: which parts to measure this time; all by default.
         held_out: examples that the model was not trained on.
-        processes: those that take part.
-        step: of the training.
+        processes: the processes that take part.
+        step: the training step.
         progress: see :func:`survey`.
-        earlier: what measurements of one model hand on to each other.
-        begun: when the time began that ``options.seconds`` limits; by default now.
+        earlier: results that later measurements of the same model reuse.
+        begun: start of the time that ``options.seconds`` limits; now by default.
 
     Raises:
         DomainError: If labels exceed the outputs, or no family applies.
@@ -265,7 +265,7 @@ def measure_model(
 def finished_record(
     context: SurveyContext, record: RecordBuilder, step: int | None, cut: str | None = None
 ) -> Record:
-    """The record of what the families have written down.
+    """Make the record from the rows and curves of all families.
 
     Raises:
         DomainError: If no family applies.
@@ -276,7 +276,7 @@ def finished_record(
     for part, note in context.probe.notes.items():
         record.warn(None, context.options.families[0], part, note)
     first = not plan.not_due and not plan.diverging
-    if first and not record.rows:  # at later steps of a monitor a reason is enough
+    if first and not record.rows:  # later steps of a monitor record the reason instead
         raise DomainError(
             "families: expected at least one that applies to this model and these data, got none: "
             + "; ".join(f"{family}: {why}" for family, why in record.skipped.items())
@@ -287,7 +287,7 @@ def finished_record(
 def _layout(
     model: nn.Module, probe: Probe, options: SurveyOptions, most_layers: int, memory: EarlierResults
 ) -> Layout:
-    """The layers; of one model that is measured again and again they are found once."""
+    """Find the layers. A model that is measured repeatedly is searched once."""
     names = tuple(name for name, _ in model.named_modules())
     positions = probe.positions
     known = memory.layout
@@ -310,9 +310,9 @@ def _layout(
 def measure_families(
     context: SurveyContext, record: RecordBuilder, schedule: Schedule | None = None
 ) -> None:
-    """Collect features once, then take every part; what cannot be taken is a reason.
+    """Collect features once, then measure every part; a part that fails leaves a reason.
 
-    The loss comes last. Its row is one of the gradient family, where reports look for it.
+    The loss comes last. Its row belongs to the gradient family, where reports look for it.
     """
     schedule = schedule or Schedule(context)
     try:
@@ -335,7 +335,7 @@ def _measure_parts(context: SurveyContext, record: RecordBuilder, schedule: Sche
     reasons |= {family: why for family, why in context.plan.not_due.items() if family in families}
     parts = [part for part in PARTS if part.family in families]
     if context.count("tangent") >= context.count("gradient"):
-        # Tangent kernels of all examples give the gradients' inner products at no cost.
+        # The tangent kernels of all examples contain the inner products of their gradients.
         parts.sort(key=lambda part: part.measure is measure_gradient)
     due = [part for part in parts if part.always or reasons[part.family] is None]
     unread = None
@@ -365,7 +365,7 @@ def _measure_part(
     family, known = part.family, len(record.rows)
     why = why or schedule.plan_part(part) or _taken(context, record, schedule, part)
     row = part.row
-    if context.given is not None and family == "gradient":  # features alone have its headline
+    if context.given is not None and family == "gradient":  # survey_features: headline only
         row = row or "omega_contrast"
     if why is not None and row:
         record.warn(None, family, row, not_measured(why))
@@ -378,7 +378,7 @@ def _measure_part(
 def _taken(
     context: SurveyContext, record: RecordBuilder, schedule: Schedule, part: Part
 ) -> str | None:
-    """Measure a part; first on few examples, where more may take longer than expected."""
+    """Measure a part. If it may take longer than expected, first try it on few examples."""
     if schedule.wants_trial(part):
         planned, trial = context.plan, RecordBuilder(context.plan.curves)
         context.plan = planned.with_sizes(**{part.family: part.fewest})
@@ -402,7 +402,7 @@ def _taken(
 def _report(
     context: SurveyContext, part: Part, rows: Sequence[Mapping[str, Any]], why: str | None
 ) -> None:
-    """Tell who watches what a part has found: its headline from the first layer to the last."""
+    """Report the headline number of a part, from the first layer to the last."""
     if context.progress is None:
         return
     if why is not None:
@@ -420,7 +420,7 @@ def _report(
 
 
 def _measure_loss(context: SurveyContext, record: RecordBuilder) -> None:
-    """The loss, whatever the families; a default that does not fit matters to gradients only."""
+    """Measure the loss, for all choices of families. A failing default loss is ignored here."""
     if _without_loss(context) is not None:
         return
     why = _tried(context, partial(measure_loss, context, record))
@@ -430,7 +430,7 @@ def _measure_loss(context: SurveyContext, record: RecordBuilder) -> None:
 
 
 def _without_loss(context: SurveyContext) -> str | None:
-    """Why these data and this model have no loss; None if they have."""
+    """Say why these data and this model have no loss; None if they have one."""
     asked, layout = context.probe.targets.task, context.layout
     if context.given is not None:
         return layout.problem
@@ -444,17 +444,17 @@ def _without_loss(context: SurveyContext) -> str | None:
 
 
 def _without_places(layout: Layout) -> str | None:
-    """Why labels per position cannot be held against outputs; None where the model has some."""
+    """Say why labels per position do not fit the outputs; None if they fit."""
     if layout.outputs is not None or layout.problem is None:
         return None
     return reason(Note.NO_OUTPUT_POSITIONS, problem=layout.problem)
 
 
 def _tried(context: SurveyContext, measure: Callable[[], None]) -> str | None:
-    """Run a part of the measurement; the reason if it cannot be taken.
+    """Measure one part; return the reason if it fails.
 
-    The engine cannot follow the model, memory does not suffice, something unforeseen happens, or
-    the training that a monitor watches has diverged: it is not the measurement that ends it.
+    Reasons are: the engine cannot follow the model, memory is too small, an unexpected error, or
+    non-finite values of a training that diverged. None of them ends the measurement.
     """
     try:
         try:
@@ -475,7 +475,7 @@ def _tried(context: SurveyContext, measure: Callable[[], None]) -> str | None:
 
 
 def _inapplicable(context: SurveyContext, family: str) -> str | None:
-    """Why a family does not apply to these data and this model; None if it does."""
+    """Say why a family does not apply to these data and this model; None if it applies."""
     targets, layout, task = context.probe.targets, context.layout, context.task
     if context.given is not None and family in ("covariance", "tangent"):
         return layout.problem
@@ -498,7 +498,7 @@ def _inapplicable(context: SurveyContext, family: str) -> str | None:
 
 
 def _require_options(context: SurveyContext) -> None:
-    """What the user gave fits the model; what fails from here on is a reason, not an error.
+    """Check that the user's arguments fit the model. Later failures are reasons, not errors.
 
     Raises:
         DomainError: If labels exceed the outputs, or targets and outputs differ in number.
@@ -561,7 +561,7 @@ def _record(
 
 
 def _shown_layers(context: SurveyContext, record: RecordBuilder) -> list[Layer]:
-    """The layers, behind the raw inputs where these have a row."""
+    """Return the layers, preceded by the raw inputs if these have a row."""
     first = any(row["layer"] == INPUT.name for row in record.rows)
     return [INPUT, *context.layout.layers] if first else list(context.layout.layers)
 
@@ -602,7 +602,7 @@ def _are_names(names: Sequence[Any] | None, count: int | None) -> bool:
 
 
 def _groups(probe: Probe) -> dict[str, Any]:
-    """Names and sizes of the groups of the probe, where there are some."""
+    """Names and sizes of the groups in the probe set, if there are groups."""
     if probe.groups is None or probe.groups.labels is None:
         return {}
     counts = probe.groups.labels.bincount(minlength=len(probe.group_names))
@@ -610,7 +610,7 @@ def _groups(probe: Probe) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """What the numbers were made with."""
+    """Versions of the software that made the numbers."""
     return {
         "theodolite": __version__,
         "torch": torch.__version__,

@@ -1,10 +1,10 @@
-"""How good fine-tuning of a model will be, from regressions that leave one example out.
+"""Forecasts of fine-tuning from regressions that leave one example out.
 
-Two kernels say what a model can learn from: the features that its head receives, and the exact
-tangent kernel of all that is trainable below a fresh head. Each has half of the weight. Where there
-are more labels than the tangent kernel can be measured on, the features of all layers stand in for
-it: their error with all labels, times what the kernel gained on those that it has seen.
-benchmarks/transfer has what else was tried.
+Two kernels describe what a model can learn from: the features that its head receives, and the exact
+tangent kernel of all trainable parameters below a new head. Each has half of the weight. If there
+are more labels than the tangent kernel can be measured on, the features of all layers replace it.
+Their error with all labels is multiplied by what the kernel gained on its examples.
+benchmarks/transfer has the alternatives that were tried.
 """
 
 from collections.abc import Iterable, Sequence
@@ -39,17 +39,18 @@ __all__ = [
     "predicted_curve",
 ]
 
-_ROWS = 10  # of the fresh head: the body's kernel is their mean
-# Between kernel regression and fine-tuned networks, from benchmarks/transfer: half of the 95 %
-# interval where the error is small, and how much higher networks come out where it is not.
+_ROWS = 10  # outputs of the new head; the body's kernel is the mean of their kernels
+# Three numbers from benchmarks/transfer compare kernel regression with fine-tuned networks.
+# Half of the 95 % interval of their difference in accuracy where the error is small.
 _FINE_TUNING = 0.04
+# How much more accurate networks may be where the error is large.
 _NEW_FEATURES = 0.47
-_WITH_LABELS = 0.06  # how much that grows with a factor of ten in labels
-# Of the wrong answers of kernel regression, the share that fine-tuned networks get right where its
-# error is 1, falling to none at the second number; from the same benchmark. Below the third number
-# above chance it falls to none, too: what no model learns anything of may be noise.
+_WITH_LABELS = 0.06  # how much that grows for ten times the labels
+# Share of the wrong answers of kernel regression that fine-tuned networks get right if its error is
+# 1 (first number). It falls to 0 at the second number, and also if the regression is less than the
+# third number above chance: targets that no model learns may be noise.
 _LEARNED, _FROM, _ABOVE = 0.12, 0.4, 0.2
-_LEFT = 0.1  # of the wrong answers stay at the upper end of an interval: it is below 100 %
+_LEFT = 0.1  # share of the wrong answers that stays at the upper end of an interval, below 100 %
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class AllLayers:
     """Regression with the features of all layers, in equal shares.
 
     Args:
-        kernel: between all examples.
+        kernel: the kernel between all examples.
         few: regression on the examples of the tangent kernel.
         every: regression on all examples.
     """
@@ -72,11 +73,11 @@ class Judged:
     """Regression with the kernel of head and body, and with the features of the head alone.
 
     Args:
-        kernel: of head and body in equal shares.
-        best: regression with it.
+        kernel: the kernel of head and body in equal shares.
+        best: regression with this kernel.
         plain: regression with the features that the head receives.
         tangent: whether the tangent kernel was measured.
-        beyond: where there are more labels than the tangent kernel has seen.
+        beyond: regressions on all labels, if the tangent kernel was measured on fewer.
     """
 
     kernel: Tensor
@@ -87,12 +88,12 @@ class Judged:
 
     @property
     def count(self) -> int:
-        """Examples of the kernel."""
+        """Number of examples of the kernel."""
         return len(self.kernel)
 
     @property
     def less(self) -> float:
-        """Error with all labels over that with those of the kernel."""
+        """Error with all labels divided by the error with those of the kernel."""
         if self.beyond is None:
             return 1.0
         return float(self.beyond.every.error / self.beyond.few.error)
@@ -106,13 +107,13 @@ class Judged:
 def judged(
     outputs: Tensor, layers: Sequence[Tensor], of_body: Tensor | None, answers: Tensor
 ) -> Judged:
-    """Leave-one-out regressions with the kernels of head and body, and beyond that of layers.
+    """Leave-one-out regressions with the kernels of head and body, and of all layers if needed.
 
     Args:
-        outputs: what the head receives, (n, d).
-        layers: features of every layer, n rows each; none where the head is all there is.
-        of_body: tangent kernel of the body between the first of these examples, or none.
-        answers: labels or columns of targets.
+        outputs: features that the head receives, (n, d).
+        layers: features of every layer, n rows each; empty if the model is only a head.
+        of_body: tangent kernel of the body between the first examples, or None.
+        answers: class labels or target columns.
     """
     if of_body is None:
         of_head = _gram(outputs)
@@ -151,15 +152,15 @@ def body_kernel(
     notes: list[str],
     **options: Any,
 ) -> Tensor | None:
-    """The exact tangent kernel of the parameters below a fresh head; None with a note.
+    """The exact tangent kernel of the parameters below a new head; None, with a note, if it fails.
 
     Args:
         body: the model up to its head.
-        rows: what the head receives, for width, device and dtype.
+        rows: features that the head receives; they give width, device and dtype.
         examples: batches.
-        trained: names of the body's parameters that fine-tuning moves.
-        notes: why there is none is added here.
-        **options: ``seed`` of the fresh head; the others as for the engine.
+        trained: names of the body's parameters that fine-tuning changes.
+        notes: list to which the reason of a failure is added.
+        **options: ``seed`` of the new head, and options of the engine.
     """
     fresh = WithHead(body, rows.shape[1], _ROWS, options.pop("seed"), rows).eval()
     names = [f"body.{name}" for name in trained]
@@ -180,11 +181,11 @@ def body_kernel(
 def fine_tuned(wrong: Tensor, error: Tensor, worst: float | Tensor) -> Tensor:
     """Wrong answers of fine-tuned networks, from those of regression with their tangent kernels.
 
-    Networks learn features that the kernel at their start has not, the more the larger its error.
+    Networks learn features that the kernel at their start lacks: the more, the larger its error.
 
     Args:
         wrong: shares of wrong answers of the regression.
-        error: its leave-one-out errors.
+        error: leave-one-out errors of the regression.
         worst: share of wrong answers if the largest class is always predicted.
 
     Examples:
@@ -197,24 +198,24 @@ def fine_tuned(wrong: Tensor, error: Tensor, worst: float | Tensor) -> Tensor:
 
 
 def _worst(answers: Tensor) -> float:
-    """Wrong answers if the largest class is always predicted."""
+    """Share of wrong answers if the largest class is always predicted."""
     return 1 - float(torch.unique(answers, return_counts=True)[1].max()) / len(answers)
 
 
 def predicted_curve(
     found: Judged, answers: Tensor, labels: Sequence[int] | None, *, frozen: bool = False
 ) -> LearningCurve:
-    """Of the fine-tuned network over the number of labels, through the forecast at those at hand.
+    """Learning curve of the fine-tuned network, through the forecast at the given labels.
 
-    With more labels than the tangent kernel has seen it is the curve of the features of all layers,
-    with what the kernel gained on the examples that it has seen. It is the curve of a network that
-    stays near its start: like the forecast a lower bound where the error is large, and its interval
-    then ends as far above it, and the further, the more labels there are to learn features from.
+    If there are more labels than the tangent kernel was measured on, the curve is that of the
+    features of all layers, corrected by what the kernel gained on its examples. It holds for a
+    network that stays near its start. If the error is large, the curve is a lower bound like the
+    forecast. Its interval then extends as far above it, and further for more labels.
 
     Args:
         found: regressions with the kernels.
-        answers: labels or columns of targets, of all examples.
-        labels: how many; by default up to ten times the examples.
+        answers: class labels or target columns of all examples.
+        labels: numbers of labels; by default up to ten times the examples.
         frozen: whether nothing below the head is trainable, so that no feature can be learned.
     """
     n, beyond = len(answers), found.beyond
@@ -232,8 +233,8 @@ def predicted_curve(
     middle = 1 - curve.accuracy
     worst = _worst(answers)
     wrong = (middle * gain * at_hand / middle[-1]).clamp_max(worst)
-    # Intervals are of the logarithm of the wrong answers; the chance in the gain and what networks
-    # differ from their kernels by come on top.
+    # Intervals are of the logarithm of the wrong answers. Two variances are added: the chance in
+    # the gain, and the difference between networks and their kernels.
     more, fewer = ((1 - curve.accuracy_interval) / middle).log().square()
     more = (more + (NORMAL_QUANTILE * chance) ** 2).sqrt()
     fewer = (fewer + (NORMAL_QUANTILE * chance) ** 2 + (_FINE_TUNING / wrong).square()).sqrt()
@@ -251,17 +252,17 @@ def predicted_curve(
 
 
 def _but_last(curve: LearningCurve) -> LearningCurve:
-    """Without the last number of labels."""
+    """The curve without its last number of labels."""
     parts = {key: value[..., :-1] for key, value in vars(curve).items() if key != "examples"}
     return LearningCurve(**parts, examples=curve.examples)
 
 
 def _gain(best: LeaveOneOut, layers: LeaveOneOut, answers: Tensor) -> tuple[float, float]:
-    """Wrong answers with the kernel over those of the layers, and the s.e. of its logarithm.
+    """Wrong answers with the kernel divided by those with layers; standard error of its logarithm.
 
-    On the examples of the kernel. As in the learning curve, half a wrong answer more: none among
-    these does not mean none ever. The two err on the same examples, so that only those on which
-    one alone errs add chance.
+    Both are counted on the examples of the kernel, plus half a wrong answer: no wrong answer among
+    these does not mean none ever. Both regressions err on the same examples, so only examples that
+    one of them gets wrong add chance.
     """
     wrong = [_wrong(regression, answers) for regression in (best, layers)]
     counts = [float(each.sum()) + 0.5 for each in wrong]
@@ -270,17 +271,17 @@ def _gain(best: LeaveOneOut, layers: LeaveOneOut, answers: Tensor) -> tuple[floa
 
 
 def _wrong(found: LeaveOneOut, answers: Tensor) -> Tensor:
-    """Which examples are taken for another class, at the shares of the classes among them all."""
+    """Which examples are predicted wrongly, given the shares of the classes in all examples."""
     columns, _ = regression_targets(answers[: len(found.predictions)].to(found.predictions.device))
     return ~expected_right(found.predictions, columns)
 
 
 def forecast(found: Judged, answers: Tensor, *, frozen: bool = False) -> dict[str, Any]:
-    """Of the fine-tuned network, with the labels at hand: value and 95 % interval.
+    """Forecast of the fine-tuned network with the given labels: value and 95 % interval.
 
     Args:
         found: regressions with the kernels.
-        answers: labels or columns of targets, of all examples.
+        answers: class labels or target columns of all examples.
         frozen: whether nothing below the head is trainable, so that no feature can be learned.
     """
     origin = "tangent kernel" if found.tangent else "features"
@@ -291,7 +292,7 @@ def forecast(found: Judged, answers: Tensor, *, frozen: bool = False) -> dict[st
     if found.beyond is not None:
         best, (gain, chance) = found.beyond.every, _gain(best, found.beyond.few, answers)
     misses = _wrong(best, answers).double()
-    # Jeffreys' estimate and Wilson's interval: none wrong of fifty does not mean none ever.
+    # Jeffreys' estimate and Wilson's interval: no wrong answer of fifty does not mean none ever.
     wrong = (float(misses.sum()) + 0.5) / (len(misses) + 1) * gain
     ends = [1 - float(end) for end in best.accuracy_interval]  # most, then least wrong answers
     half = [gain * (ends[0] - ends[1]) / 2, NORMAL_QUANTILE * chance * wrong, _FINE_TUNING]
@@ -300,7 +301,7 @@ def forecast(found: Judged, answers: Tensor, *, frozen: bool = False) -> dict[st
     above = max(wide, _NEW_FEATURES) if learns else wide
     low, high = max(1 - wrong - wide, 0.0), min(1 - wrong + above, 1 - _LEFT * wrong)
     value = 1 - wrong
-    if found.tangent:  # the interval is about the regression, and holds the network as it is
+    if found.tangent:  # the interval of the regression contains the value of the network
         tuned, error = torch.tensor([wrong, found.error], dtype=torch.float64)
         value = 1 - float(fine_tuned(tuned, error, _worst(answers)))
     return {"measure": "accuracy", "value": value, "low": low, "high": high, "from": origin}

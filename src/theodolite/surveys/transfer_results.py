@@ -1,4 +1,4 @@
-"""What :func:`theodolite.transfer` returns; read and shown without torch."""
+"""The result of :func:`theodolite.transfer`; it is read and shown without torch."""
 
 import os
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class Transfer:
 
     Args:
         record: plain data and arrays; docs/records.md has the layout.
-        unwritten: why the folder that was named does not hold it, or None.
+        unwritten: why the result could not be written to the named folder, or None.
     """
 
     record: Record
@@ -34,7 +34,7 @@ class Transfer:
 
     @property
     def names(self) -> list[str]:
-        """Models that were measured, best first."""
+        """Names of the measured models, best first."""
         return [model["name"] for model in self.record.contents["models"]]
 
     @property
@@ -44,12 +44,12 @@ class Transfer:
 
     @property
     def ties(self) -> list[str]:
-        """Models that are not distinguished from the best, which is the first; or none."""
+        """The best model and those that are not distinguished from it; empty if there are none."""
         return list(self.record.contents.get("ties") or [])
 
     @property
     def answers(self) -> list[Answer]:
-        """Which model, which layer, how many labels: sentences with what they rest on."""
+        """The answers: which model, which layer, how many labels; each with its evidence."""
         stored = self.record.contents.get("answers")
         if stored is not None:
             return [Answer.from_entry(entry) for entry in stored]
@@ -59,12 +59,12 @@ class Transfer:
 
     @property
     def notes(self) -> list[str]:
-        """What to know before following the ranking, as sentences."""
+        """Warnings about the ranking, as sentences."""
         return list(self.record.contents["notes"])
 
     @property
     def problems(self) -> dict[str, str]:
-        """Models that could not be measured, and why."""
+        """Models that could not be measured, each with the reason."""
         return dict(self.record.contents["problems"])
 
     def _model(self, name: str | None) -> tuple[int, Mapping[str, Any]]:
@@ -75,10 +75,10 @@ class Transfer:
         return index, self.record.contents["models"][index]
 
     def forecast(self, name: str | None = None) -> tuple[float, float, float]:
-        """Value, lower and upper end of the 95 % interval: accuracy, or error for regression.
+        """Forecast of fine-tuning: accuracy (error for a regression) with its 95 % interval.
 
         Args:
-            name: of the model; by default the best.
+            name: name of the model; by default the best.
 
         Raises:
             UnknownNameError: If there is no such model.
@@ -90,7 +90,7 @@ class Transfer:
         """Predicted accuracy and error against the number of labels.
 
         Args:
-            name: of the model; by default the best.
+            name: name of the model; by default the best.
 
         Raises:
             UnknownNameError: If there is no such model.
@@ -107,10 +107,10 @@ class Transfer:
     def layers(self, name: str | None = None) -> "pd.DataFrame":
         """Linear probes of the layers of a model, in order of execution.
 
-        Label alignment (``alignment_area``) explains within a model; it does not rank models.
+        Label alignment (``alignment_area``) compares layers of one model. It does not rank models.
 
         Args:
-            name: of the model; by default the best.
+            name: name of the model; by default the best.
 
         Raises:
             UnknownNameError: If there is no such model.
@@ -118,14 +118,14 @@ class Transfer:
         return table_of(self._model(name)[1]["layers"])
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row per model, best first; those that could not be measured come last."""
+        """One row per model, best first; models that could not be measured come last."""
         models = self.record.contents["models"]
         rows = [_row(i, m, tie=m["name"] in self.ties) for i, m in enumerate(models, 1)]
         rows += [{"model": name, "problem": why} for name, why in self.problems.items()]
         return table_of(rows, [*_row(1, models[0]), "problem"])
 
     def summary(self) -> str:
-        """Which model, which layer, how many labels; the ranking; what to beware of."""
+        """The answers, the ranking and the warnings, as text."""
         contents = self.record.contents
         models, data = contents["models"], contents["data"]
         measure = models[0]["forecast"]["measure"]
@@ -163,7 +163,7 @@ class Transfer:
         return "\n".join(line.rstrip() for line in lines) + digest_line(self.record)
 
     def to_html(self, path: str | os.PathLike[str], title: str = "") -> Path:
-        """Write a page that needs nothing else; returns its path."""
+        """Write one page that works offline; return its path."""
         from theodolite.report import write_transfer
 
         return Path(write_transfer(self._answered(), path, title=title))
@@ -174,7 +174,7 @@ class Transfer:
         return transfer_fragment(self._answered())
 
     def _answered(self) -> Record:
-        """The record with its answers, which those of earlier versions lack."""
+        """The record with its answers; records of earlier versions lack them."""
         answers = [answer.to_entry() for answer in self.answers]
         return replace(self.record, contents={**self.record.contents, "answers": answers})
 
@@ -182,8 +182,8 @@ class Transfer:
         """Write the record; :func:`theodolite.load` reads it back.
 
         Args:
-            folder: one that holds a run is left as it is, and ``folder-2`` written beside it.
-            overwrite: write over what is there.
+            folder: where to write. If it already holds a run, ``folder-2`` is written instead.
+            overwrite: replace the run in the folder.
 
         Returns:
             The folder that was written.
@@ -239,7 +239,7 @@ def _number(value: float) -> str:
 
 
 def _size(count: int) -> str:
-    """A number of parameters in three digits.
+    """A number of parameters with three digits.
 
     Examples:
         >>> _size(950), _size(2_230_000), _size(58_100_000)

@@ -1,7 +1,7 @@
-"""Where models and examples of a ranking come from.
+"""Where the models and the examples of a ranking come from.
 
-Models are modules, callables that build them, or names. Examples that are no tensors (texts, images
-of another library) are drawn by number, and become tensors model by model.
+Models are modules, callables that build them, or names. Examples that are not tensors (texts, or
+images of another library) are drawn by number and converted into tensors for each model.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ Source = nn.Module | Callable[[], nn.Module] | str
 
 
 def named_sources(models: Any) -> dict[str, Source]:
-    """Models by name; those without one are called by their class or function, and numbered."""
+    """Models by name. Models without a name get that of their class or function, and a number."""
     if isinstance(models, (nn.Module, str)) or not isinstance(models, (Mapping, Sequence)):
         models = [models]
     if isinstance(models, Mapping):
@@ -69,11 +69,11 @@ def named_sources(models: Any) -> dict[str, Source]:
 
 
 def numbered(data: Any, targets: Any) -> tuple[Any, list[Any] | None]:
-    """Data whose inputs are a list of texts or other objects: their numbers, and the list.
+    """Replace inputs that are a list of texts or other objects by their numbers; return the list.
 
     Args:
-        data: anything; inputs, or a pair of inputs and targets.
-        targets: where they are given apart from the data.
+        data: any data; inputs, or a pair of inputs and targets.
+        targets: the targets, if they are given apart from the data.
     """
     pair = targets is None and isinstance(data, (tuple, list)) and len(data) == 2
     inputs = data[0] if pair else data
@@ -88,7 +88,7 @@ def numbered(data: Any, targets: Any) -> tuple[Any, list[Any] | None]:
 
 
 def items_digest(items: Sequence[Any], digest: str) -> str:
-    """SHA-256 over the objects and the digest of their numbers and targets; that if none are."""
+    """SHA-256 over the objects and ``digest``; ``digest`` itself if there are no objects."""
     if not items:
         return digest
     found = hashlib.sha256(digest.encode())
@@ -100,10 +100,10 @@ def items_digest(items: Sequence[Any], digest: str) -> str:
 def from_items(
     items: Sequence[Any], prepare: Callable[[Any], Any] | None, name: str
 ) -> Callable[[Tensor], Any]:
-    """What makes the inputs of a model from numbers of objects.
+    """Return the function that converts numbers of objects into the inputs of a model.
 
     Raises:
-        DtypeError: If nothing was given that makes tensors of them.
+        DtypeError: If no ``prepare`` function was given.
     """
     if prepare is None:
         kind = "texts" if isinstance(items[0], str) else f"objects ({type(items[0]).__name__})"
@@ -116,12 +116,12 @@ def from_items(
 
 
 def own_name(source: Any) -> str:
-    """Of a function or class, or that of the class of a module."""
+    """Name of a function or class, or of the class of a module."""
     return str(getattr(source, "__name__", type(source).__name__))
 
 
 def unmatched(sources: Mapping[str, Source], **given: Any) -> list[str]:
-    """Names in mappings for single models that are none of the models, in words."""
+    """Sentences that name the entries of mappings without a model of that name."""
     return [
         reason(Note.UNUSED_ENTRY, option=option, key=key)
         for option, mapping in given.items()
@@ -132,7 +132,7 @@ def unmatched(sources: Mapping[str, Source], **given: Any) -> list[str]:
 
 
 def built_model(name: str, source: Source) -> nn.Module:
-    """The module itself, or what the name or the callable builds."""
+    """The module itself, or the module that the name or the callable builds."""
     if isinstance(source, str):
         return build_model(ModelSource(source))
     if isinstance(source, nn.Module):
@@ -148,11 +148,11 @@ def built_model(name: str, source: Source) -> nn.Module:
 
 
 def identity(source: Any) -> str:
-    """What tells a model, or what prepares its inputs, from another of the same name.
+    """A digest that distinguishes models, or ``prepare`` functions, of one name.
 
-    The weights of a module, the text of a file, the arguments of a ``partial``, the fields of a
-    dataclass; of a function its instructions, defaults and what it closes over, but neither the
-    functions that it calls nor lists and dictionaries, which may change as it runs.
+    It covers the weights of a module, the text of a file, the arguments of a ``partial`` and the
+    fields of a dataclass. Of a function it covers instructions, defaults and closure. It covers
+    neither the functions that it calls nor lists and dictionaries, which may change.
     """
     if isinstance(source, nn.Module):
         weights = {key: value for key, value in source.state_dict().items() if _is_plain(value)}
@@ -172,7 +172,7 @@ def identity(source: Any) -> str:
 
 
 def _instructions(code: CodeType) -> list[Any]:
-    """What a function does, without where it is written."""
+    """The instructions of a function, without its place in the source."""
     constants = [
         _instructions(part) if isinstance(part, CodeType) else repr(part) for part in code.co_consts
     ]
@@ -180,14 +180,14 @@ def _instructions(code: CodeType) -> list[Any]:
 
 
 def _held(value: Any) -> str:
-    """Of what a function keeps beside its instructions, as far as it stays as it is."""
+    """The constant values that a function keeps beside its instructions."""
     if isinstance(value, Tensor):
         return probe_digest(Batch((value,))) if _is_plain(value) else "tensor"
     if value is None or isinstance(value, (bool, int, float, complex, bytes)):
         return repr(value)
     if isinstance(value, tuple):
         return f"({', '.join(map(_held, value))})"
-    # A function that it calls may call it in turn: no further than its instructions.
+    # A called function may call this one in turn, so only its instructions count.
     is_function = isinstance(value, FunctionType)
     return repr(_instructions(value.__code__)) if is_function else identity(value)
 
@@ -195,7 +195,7 @@ def _held(value: Any) -> str:
 def _is_filled(cell: Any) -> bool:
     try:
         return cell.cell_contents is not None
-    except ValueError:  # a function that mentions itself, while it is being made
+    except ValueError:  # a function that refers to itself, during its definition
         return False
 
 

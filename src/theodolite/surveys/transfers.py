@@ -1,7 +1,7 @@
-"""Models and labelled examples in, a ranking out: which to start from, from which layer, how good.
+"""Rank models for a new task from labelled examples: which model, which layer, how accurate.
 
-Each model is built, measured and let go before the next one. Nothing is trained: linear probes and
-regressions with the exact tangent kernel are judged by leaving one example out, in closed form.
+Each model is built, measured and released before the next one. Nothing is trained. Linear probes
+and regressions with the exact tangent kernel leave out one example at a time, in closed form.
 """
 
 import hashlib
@@ -75,34 +75,34 @@ __all__ = ["TransferOptions", "transfer"]
 
 Prepare = Callable[[Any], Any]
 
-_PROBED = 500  # examples of the linear probe of a layer
-_FEW = 20  # examples of the kernel that tells the time of a larger one
-_KERNELS = 4  # between all examples, at one time, in float64
+_PROBED = 500  # largest number of examples for the linear probe of a layer
+_FEW = 20  # examples of the kernel whose time predicts that of a larger one
+_KERNELS = 4  # kernels between all examples that exist at one time, in float64
 _SMALL = 32_000_000  # bytes: a thousand examples are never refused
 
 
 @dataclass(frozen=True)
 class TransferOptions:
-    """How models are judged; defaults suit a few hundred labels and models of any size.
+    """Options of a ranking; the defaults suit a few hundred labels and models of any size.
 
     Args:
-        examples: at most so many are drawn, as many of each class as possible.
-        tangent: whether the tangent kernel is measured; else features alone.
-        tangent_examples: at most so many of them for it.
-        head: name of the layer that a fresh head replaces; "auto" looks for it, None says that the
-            model returns features. A mapping from models to names where they differ.
-        layers: whose linear probes are judged, by their names in the model, patterns, or a
-            predicate of name and module; by default as in a survey.
-        pool: how a layer's output becomes one row: "mean", "max", "flatten", "cls", "last".
+        examples: largest number of examples, with as many of each class as possible.
+        tangent: whether to measure the tangent kernel; otherwise features alone are used.
+        tangent_examples: largest number of examples for the tangent kernel.
+        head: name of the layer that a new head replaces. "auto" finds it. None: the model returns
+            features. If models differ, pass a mapping from models to names.
+        layers: layers with linear probes: names in the model, patterns, or a predicate of (name,
+            module); by default as in a survey.
+        pool: how the output of a layer becomes one row: "mean", "max", "flatten", "cls", "last".
         labels: numbers of labels for the learning curve; by default up to ten times the examples.
-        batch_size: examples of one forward pass for features; tangent kernels take what fits.
-        seconds: for all models together, each an equal share: fewer examples in tangent kernels
-            where that is needed; None for no limit.
-        memory_limit: bytes, or a size such as "4GB", for tangent kernels and for kernels between
-            all examples.
-        device: where models are measured; by default where they are.
-        seed: of the examples drawn and of the fresh head.
-        name: what the result is called.
+        batch_size: examples in one forward pass for features. Tangent kernels choose their own.
+        seconds: time limit for all models together; each gets an equal share. If needed, tangent
+            kernels use fewer examples. None for no limit.
+        memory_limit: limit for tangent kernels and for kernels between all examples, in bytes or
+            as a size such as "4GB".
+        device: device for measuring; by default that of each model.
+        seed: seed of the drawn examples and of the new head.
+        name: name of the result.
     """
 
     examples: int = 2000
@@ -130,7 +130,7 @@ class TransferOptions:
         object.__setattr__(self, "memory_limit", size_in_bytes(self.memory_limit))
 
     def describe(self) -> dict[str, Any]:
-        """Plain data for the record."""
+        """The options as plain data for the record."""
         plain = {key: getattr(self, key) for key in ("examples", "tangent", "tangent_examples")}
         plain |= {key: getattr(self, key) for key in ("pool", "batch_size", "memory_limit", "seed")}
         plain["head"] = dict(self.head) if isinstance(self.head, Mapping) else self.head
@@ -157,41 +157,41 @@ def transfer(
 ) -> Transfer:
     """Rank models for a new task, with forecasts of fine-tuning and of more labels.
 
-    Each model is judged by the leave-one-out error of regression with its exact tangent kernel, a
-    fresh head attached: half features, half body; with more labels than that kernel has seen, by
-    the features of all layers and what the kernel gained over them. Models whose errors do not
-    differ beyond chance are a tie. Layers are judged by linear probes of their features. Nothing is
-    trained, and no held-out data is needed.
+    Nothing is trained, and no held-out data are needed. Models are ranked by the leave-one-out
+    error of a regression with their exact tangent kernel and a new head, each weighted by half. If
+    there are more labels than the kernel was measured on, the features of all layers are used, and
+    corrected by what the kernel gained on its examples. Models whose errors do not differ
+    significantly are a tie. Layers are compared by linear probes.
 
     Args:
-        models: modules, callables that build them, or names as on the command line
-            (``FILE.py:CALLABLE``, ``timm:NAME``, ``hf:NAME``): one, a list, or a mapping from
-            names. Callables and names are built one at a time, and let go.
-        data: labelled examples of the new task, as :func:`theodolite.survey` takes them; or a list
-            of texts (images, files) with their labels, which ``prepare`` turns into tensors. Class
-            labels, or numbers to regress, which are judged by error.
-        targets: of the same examples, where the data holds none.
-        prepare: makes the inputs of a model from those of the data, a few examples at a time
-            (resize images, repeat a channel, split texts into tokens); a mapping from models where
-            they differ.
-        options: those of :class:`TransferOptions`; single ones may be given as keywords.
-        workers: processes, one model each at a time; models must then be picklable.
-        ray: run the models as trials of Ray instead.
-        folder: each model's numbers are saved there as soon as they are known, the result at the
-            end. With the same examples and options a run that was broken off goes on where it was,
-            and more models may be added; a folder with another run is left as it is. Where the disk
-            is full the ranking is returned all the same, with a warning.
-        overwrite: measure all models anew, and replace whatever run the folder holds.
-        progress: called with the share that is done, and a text.
+        models: one model, a list, or a mapping from names. A model is a module, a callable that
+            builds one, or a name as on the command line (``FILE.py:CALLABLE``, ``timm:NAME``,
+            ``hf:NAME``). Callables and names are built one at a time and then released.
+        data: labelled examples of the new task, in any form that :func:`theodolite.survey` takes.
+            Or a list of texts (images, files) with their labels, which ``prepare`` converts into
+            tensors. Numbers instead of classes make it a regression.
+        targets: targets of the examples, if ``data`` does not contain them.
+        prepare: a function that converts a few examples into the inputs of a model: it resizes
+            images, repeats a channel, splits texts into tokens. If models differ, pass a mapping
+            from models to functions.
+        options: a :class:`TransferOptions`; you may also pass its fields as keywords.
+        workers: number of processes that measure one model each; models must then be picklable.
+        ray: measure the models as trials of Ray instead.
+        folder: where each model's numbers are saved when they are known, and the result at the end.
+            The same call with the same examples and options resumes an interrupted run; you may add
+            models. A folder with another run is not changed. If the disk is full, the ranking is
+            returned with a warning.
+        overwrite: measure all models again, and replace any run in the folder.
+        progress: a function that is called with the finished share and a text.
         **keywords: fields of :class:`TransferOptions`.
 
     Returns:
         The ranking with forecasts, linear probes of every layer, and learning curves.
 
     Raises:
-        DomainError: If targets cannot be learned (one class, no class with two examples), or no
+        DomainError: If the targets cannot be learned (one class, no class with two examples), or no
             model could be measured.
-        DtypeError: If a model is none.
+        DtypeError: If an entry of ``models`` is not a model.
 
     Examples:
         >>> from torch import nn
@@ -211,7 +211,7 @@ def transfer(
         families="representation",
         sizes={"representation": chosen.examples},
         seed=chosen.seed,
-        seconds=None,  # all the data are read, however long that takes
+        seconds=None,  # no time limit for reading the data
     )
     data, items = numbered(data, targets)
     probe = draw_probe(data, survey_options, targets=targets)
@@ -260,7 +260,7 @@ def transfer(
 
 
 def _folder(wanted: Path, probe: Probe, options: TransferOptions, *, overwrite: bool) -> Path:
-    """The folder, where it holds no run or an earlier part of this one; else one beside it."""
+    """Return the folder if it is free or holds an earlier part of this run, else one beside it."""
     if overwrite:
         return unused_folder(wanted, overwrite=True)
     try:
@@ -272,7 +272,7 @@ def _folder(wanted: Path, probe: Probe, options: TransferOptions, *, overwrite: 
 
 
 def _require_task(probe: Probe) -> list[str]:
-    """Targets that can be learned from each other; what is odd about them, in words."""
+    """Check that the targets can be learned; return warnings about them, in words."""
     known = probe.targets
     if known.columns is None:
         raise DomainError(
@@ -309,7 +309,7 @@ def _require_task(probe: Probe) -> list[str]:
 
 
 def _require_memory(count: int, options: TransferOptions) -> None:
-    """Refuse kernels between all examples beyond the limit; warn of those beyond what is free."""
+    """Refuse kernels between all examples above the limit; warn of those above free memory."""
     limit = size_in_bytes(options.memory_limit)
     need = _KERNELS * 8 * count**2
     if limit is not None and need > max(limit, _SMALL):
@@ -321,10 +321,10 @@ def _require_memory(count: int, options: TransferOptions) -> None:
 
 
 class _Store:
-    """The folder of a ranking; a disk that is full loses nothing that was measured.
+    """The folder of a ranking. If the disk is full, measured numbers stay in memory.
 
     Args:
-        folder: holds an earlier part of this run, or none.
+        folder: a free folder, or one with an earlier part of this run.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -340,7 +340,7 @@ class _Store:
         return record if record.contents.get("digest") == digest else None
 
     def keep(self, name: str, record: Record) -> None:
-        """Save the numbers of a model, and those that could not be saved before."""
+        """Save the numbers of a model, and those that could not be saved earlier."""
         warned = bool(self._waiting)
         self._waiting[name] = record
         problem = self._problem(self._flush)
@@ -352,7 +352,7 @@ class _Store:
             )
 
     def finish(self, result: Transfer) -> Transfer:
-        """Save the ranking; where that fails, the result says so."""
+        """Save the ranking. If that fails, the result says so."""
         problem = self._problem(lambda: result.save(self._folder, overwrite=True))
         self._problem(self._flush)
         if problem is None:
@@ -371,7 +371,7 @@ class _Store:
             del self._waiting[name]
 
     def _problem(self, write: Callable[[], object]) -> str | None:
-        """Why something cannot be written; None where it can."""
+        """The reason why something cannot be written; None if it was written."""
         try:
             write()
         except (OSError, RecordError) as error:
@@ -386,7 +386,7 @@ class _Store:
 
 @dataclass(frozen=True)
 class _Work:
-    """Measures one model; what worker processes are sent."""
+    """Measures one model; this object is sent to worker processes."""
 
     probe: Probe
     options: TransferOptions
@@ -398,14 +398,14 @@ class _Work:
         return self.prepare.get(name) if isinstance(self.prepare, Mapping) else self.prepare
 
     def digest(self, name: str, source: Source) -> str:
-        """Of the examples, options and model, so that another run is not taken for this one."""
+        """A digest of examples, options and model. It shows whether an old record may be used."""
         prepare = self._prepare(name)
         parts: list[Any] = [self.probe.digest, self.options.describe(), name, identity(source)]
         parts.append(None if prepare is None else identity(prepare))
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
     def __call__(self, job: tuple[str, Source], report: Report) -> Record:
-        """Build the model, measure it, let it go."""
+        """Build the model, measure it and release it."""
         name, source = job
         began = time.perf_counter()
         model = built_model(name, source)
@@ -423,7 +423,7 @@ class _Work:
 
 @dataclass(frozen=True)
 class _Prepared:
-    """Examples as one model takes them, some at a time, whenever they are gone through."""
+    """Examples in the form that one model takes, converted batch by batch at each use."""
 
     batch: Batch
     prepare: Prepare | None
@@ -448,7 +448,7 @@ class _Prepared:
 
 
 def _as_batch(prepare: Prepare, batch: Batch) -> Batch:
-    """Inputs through the user's function: a tensor, a tuple of arguments, or keyword arguments."""
+    """Apply the user's function; it may return a tensor, a tuple or keyword arguments."""
     given = batch.args[0] if len(batch.args) == 1 else (batch.args or dict(batch.kwargs))
     made = prepare(given)
     if isinstance(made, Batch):
@@ -468,7 +468,7 @@ def _measured(
     report: Report,
     until: float | None,
 ) -> Record:
-    """All numbers of one model, by a time of the clock where there is one."""
+    """Measure all numbers of one model, within its time limit if there is one."""
     seconds: dict[str, float] = {}
     notes: list[str] = []
     require_device(options.device, model)
@@ -543,7 +543,7 @@ def _body_kernel(
     notes: list[str],
     until: float | None,
 ) -> Tensor | None:
-    """The tangent kernel below the head, between as many examples as are allowed."""
+    """The tangent kernel below the head, between as many examples as the options allow."""
     trained = _trainable(body)
     if not trained:
         notes.append(reason(Note.NOTHING_TRAINABLE))
@@ -574,7 +574,7 @@ def _body_kernel(
 
 @contextmanager
 def _moved(model: nn.Module, device: torch.device | str | None) -> Iterator[None]:
-    """The model on a device inside the block, and where it was after it."""
+    """Move the model to a device inside the block, and back after it."""
     home = model_device(model)
     if device is None:
         yield
@@ -587,7 +587,7 @@ def _moved(model: nn.Module, device: torch.device | str | None) -> Iterator[None
 
 
 def _layers(body: Body, few: Batch, options: TransferOptions) -> list[Layer]:
-    """The layers below the head; none where the head is all that the model has."""
+    """The layers below the head; empty if the model is only a head."""
     below = [name for name, _ in body.named_parameters() if not _is_head(name, body.head)]
     if not below and options.layers is None:
         return []
@@ -601,7 +601,7 @@ def _layers(body: Body, few: Batch, options: TransferOptions) -> list[Layer]:
 def _features(
     body: Body, examples: _Prepared, shown: Sequence[Layer], pool: str
 ) -> tuple[Mapping[str, Tensor], Tensor]:
-    """Rows of every layer, and what the head receives, in one pass."""
+    """The features of every layer and the inputs of the head, in one pass."""
     if not shown:
         with torch.no_grad():
             return {}, torch.cat([batch.run(body) for batch in examples])
@@ -619,7 +619,7 @@ def _is_head(layer: str, head: str | None) -> bool:
 
 
 def _answers(probe: Probe, device: torch.device) -> Tensor:
-    """Class labels, or the columns of other targets."""
+    """Class labels, or the target columns of a regression."""
     labels, columns = probe.targets.labels, probe.targets.columns
     assert columns is not None
     return columns.to(device) if labels is None else labels.to(device)
@@ -632,7 +632,7 @@ def _same(rows: Tensor, others: Tensor) -> bool:
 
 
 def _probe(rows: Tensor, answers: Tensor) -> dict[str, Any]:
-    """What a linear probe of features says, and the alignment that explains it."""
+    """The linear probe of features, and their label alignment."""
     count = min(len(rows), _PROBED)
     own = representation.leave_one_out_probe(rows[:count], answers[:count])
     area = representation.alignment_area(rows[:count], answers[:count])
@@ -712,7 +712,7 @@ def _joined(
     options: TransferOptions,
     notes: list[str],
 ) -> Record:
-    """One record of all models, best first, those that failed last."""
+    """Join the records of all models, best first, failed ones last."""
     candidates = [
         Candidate(
             name,
