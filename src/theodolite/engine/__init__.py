@@ -1,8 +1,8 @@
-"""From a model and data to the tensors that measures need, in bounded memory.
+"""Converts a model and data into the tensors that measures need, in bounded memory.
 
-Features and their moments and Gram matrices; tangent kernels; sums of per-example gradients;
-covariances of weights and of what they multiply. What other packages need of the machinery
-(batches, layers, readouts, hooks, state) is exported here too.
+It computes features with their moments and Gram matrices, tangent kernels, sums of per-example
+gradients, and covariances of weights and of the inputs that they multiply. It also exports the
+parts that other packages use: batches, layers, readouts, hooks, state.
 """
 
 from theodolite.engine.batches import IGNORED, Batch, iterate_batches, single_batch

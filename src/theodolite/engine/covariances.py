@@ -1,9 +1,10 @@
-"""Covariances of weights and of what they multiply: filters, inputs, patches.
+"""Covariances of weights and of the inputs that they multiply: filters, inputs, patches.
 
-Two routes give the sums over patches. Unfolding writes every patch and multiplies the matrix of
-patches with itself. For stride 1 the product of two entries of a patch depends on their
-displacement only, up to the borders: products of the images with shifted copies of themselves give
-all entries, at ``(2k-1)^2 / 2`` instead of ``k^4`` multiply-adds per position and pair of channels.
+There are two ways to the sums over patches. Unfolding writes every patch and multiplies the matrix
+of patches with itself. For stride 1 the product of two entries of a patch depends only on their
+displacement, except at the borders. Products of the images with shifted copies then give all
+entries. They take ``(2k-1)^2 / 2`` instead of ``k^4`` multiply-adds per position and pair of
+channels.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,7 +34,7 @@ _FEWEST_CHANNELS = 16
 
 _NO_BATCH = "images: expected at least one batch, got none; is the loader exhausted?"
 
-GeometryOf = Callable[[Tensor], PatchGeometry]  # of a batch of images
+GeometryOf = Callable[[Tensor], PatchGeometry]  # batch of images -> geometry
 
 
 def patch_moments(
@@ -44,7 +45,7 @@ def patch_moments(
 ) -> Moments:
     """Moments of all patches of one batch, pooled over positions, about a shift per channel.
 
-    A stream hands on the whole shift of its first batch: adding a batch then costs one addition.
+    A stream uses the shift of its first batch throughout, so adding a batch costs one addition.
     """
     if whole_shift is None:
         whole_shift = shift.double().repeat_interleave(grid.offset_count)
@@ -61,13 +62,13 @@ def patch_moments(
             rows = grid.rows(offset).flatten(0, 1)
             scatter += rows.mT @ rows
     count = float(len(images) * grid.positions(images.shape[2:]))
-    # Float32 products are symmetric to float32 only; eigen-solvers and checks expect more.
+    # Float32 products are symmetric to float32 only; eigensolvers and checks expect more.
     scatter = (scatter + scatter.mT) / 2
     return Moments(whole_shift.new_tensor(count), whole_shift, total, scatter)
 
 
 def _about(images: Tensor, shift: Tensor, grid: PatchGeometry) -> Tensor:
-    """Padded images minus the shift: the border, which holds zeros, holds minus the shift then."""
+    """Padded images minus the shift. The border of zeros becomes minus the shift."""
     center = shift.to(images)
     offset = images - center.view(1, -1, *[1] * len(grid.kernel))
     return grid.pad(offset, -center)
@@ -115,7 +116,7 @@ def _shifted_scatter(offset: Tensor, grid: PatchGeometry) -> Tensor:
 def _lag_blocks(
     pixels: Tensor, grid: PatchGeometry, down: int, right: int
 ) -> Iterator[tuple[int, int, Tensor]]:
-    """For one displacement, the channel block of each kernel offset: sums over its rectangle."""
+    """For one displacement, the block of channels of every kernel offset: sums over a rectangle."""
     step_row, step_column = grid.dilation
     rows, columns = (
         size - reach + 1 for size, reach in zip(pixels.shape[:2], grid.reach, strict=True)
@@ -165,9 +166,9 @@ def weight_covariance(
     Filters are flattened channel-major, like patches. With F <= d the matrix is singular.
 
     Args:
-        module_or_weight: a linear or convolutional layer (not transposed), its weight
-            ``(F, d)`` or ``(F, channels, *kernel)``, or several weights (of independent runs, say)
-            whose rows are pooled.
+        module_or_weight: a linear or convolutional layer (not transposed), its weight ``(F, d)`` or
+            ``(F, channels, *kernel)``, or several weights, for instance of independent runs, whose
+            rows are pooled.
         centered: remove the mean row; otherwise the second moment about zero.
         ddof: the sum is divided by ``F - ddof``.
 
@@ -249,20 +250,20 @@ def patch_covariance(
     .. math:: \Sigma_x = \tfrac{1}{n} \sum_{i,t} (p_{it} - \mu)(p_{it} - \mu)^\top,
               \qquad \mu \in \mathbb R^d,\; d = C k_h k_w
 
-    One mean vector is removed, not one number per channel. Without padding only full patches
-    count; with it, what a padded layer sees. Batches are streamed: memory does not grow with the
-    number of images.
+    One mean vector is removed, not one number per channel. Without padding only full patches count.
+    With padding the patches are those that a padded layer receives. Batches are streamed: memory
+    does not grow with the number of images.
 
     Args:
         images: ``(N, C, *sizes)`` with one, two or three spatial axes, or an iterable of such
-            batches (a data loader; of a pair the first is taken).
-        kernel_size: as in ``nn.Conv2d``, and so are stride, padding and dilation.
+            batches. A data loader may yield pairs, whose first entry is used.
+        kernel_size: as in ``nn.Conv2d``; the same holds for stride, padding and dilation.
         stride: step between patches.
-        padding: zeros on both sides.
+        padding: number of zeros on both sides.
         dilation: step between the pixels of a patch.
         centered: remove the mean patch; otherwise the second moment about zero.
         ddof: the sum is divided by ``n - ddof``.
-        per_position: a mean and a covariance for each position instead of the pooled ones.
+        per_position: return a mean and a covariance for each position instead of the pooled ones.
 
     Returns:
         The covariance of all patches, or sums for every position.
@@ -335,7 +336,7 @@ def _with_shift(batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
 def _per_position(
     batches: Iterable[Tensor], geometry: GeometryOf, centered: bool, ddof: int
 ) -> PositionCovariance:
-    """Sums and scatters about the channel means of the first batch, position by position."""
+    """Sums and scatters about the channel means of the first batch, for each position."""
     count, first = 0, torch.Size()
     positions: tuple[int, ...] = ()
     origin = totals = scatters = torch.empty(0)
@@ -383,10 +384,10 @@ def input_moments(
 ) -> dict[str, Moments]:
     r"""Mean and covariance of the inputs to the neurons of linear and convolutional layers.
 
-    For a linear layer the rows that its weights multiply, tokens one by one (padded tokens left
-    out); for a convolution the patches, with the layer's kernel, stride and dilation, and groups
-    of channels pooled. ``moments.covariance()`` goes with ``weight_covariance(layer)``. Streamed:
-    nothing is kept of an example but its part in the sums.
+    For a linear layer these are the rows that its weights multiply: single tokens, without padding.
+    For a convolution they are the patches, with the layer's kernel, stride and dilation; groups of
+    channels are pooled. ``weight_covariance(layer)`` is the covariance to compare with
+    ``moments.covariance()``. The data are streamed: only the sums are kept.
 
     Args:
         model: any module, in evaluation mode; it is left as it was found.
@@ -397,7 +398,7 @@ def input_moments(
         batch_fn: turns an item of the data into a batch.
 
     Returns:
-        Mean and covariance sums of what every layer multiplies.
+        Mean and covariance sums of the inputs that the weights of every layer multiply.
 
     Raises:
         DomainError: If a layer is neither linear nor convolutional, or does not run.
@@ -430,7 +431,7 @@ def input_samples(
     batch_fn: Callable[[Any], Batch] | None = None,
     few: bool = True,
 ) -> dict[str, Moments | RowSample]:
-    """The same as :func:`input_moments`; where inputs are fewer than their entries, themselves.
+    """Like :func:`input_moments`, but keep the inputs themselves if they have fewer entries.
 
     Layers that receive the same tensor share one result.
 
@@ -439,9 +440,9 @@ def input_samples(
         data: anything that :func:`theodolite.engine.batches.iterate_batches` accepts.
         layers: names, patterns or a predicate.
         padding: as in :func:`input_moments`.
-        batch_size: as there.
-        batch_fn: as there.
-        few: whether to keep inputs as long as they are few.
+        batch_size: as in :func:`input_moments`.
+        batch_fn: as in :func:`input_moments`.
+        few: whether to keep the inputs as long as they are few.
     """
     require_choice(("none", "layer"), padding=padding)
     plain = unwrap(model)
@@ -491,7 +492,7 @@ def input_samples(
 
 @dataclass(frozen=True)
 class _Seen:
-    """The layer whose input came last, and what was known of its inputs before."""
+    """The layer with the latest input, and what was known of its inputs before."""
 
     name: str
     module: nn.Module
@@ -526,7 +527,7 @@ def _names(model: nn.Module, layers: Layers) -> list[str]:
 
 @dataclass(frozen=True)
 class _Inputs:
-    """What the weights of one layer multiply, for one batch: rows, or patches of images."""
+    """The inputs that the weights of one layer multiply, for one batch: rows, or patches."""
 
     values: Tensor
     grid: PatchGeometry | None
@@ -569,14 +570,14 @@ class _Inputs:
         return patch_moments(self.values, self.grid, shift, known.shift)
 
     def folded(self, rows: Float[Tensor, "n d"]) -> Moments:
-        """Moments of earlier rows, about a shift as streams have it: one number per channel."""
+        """Moments of earlier rows, about a shift as in streams: one number per channel."""
         offsets = 1 if self.grid is None else self.grid.offset_count
         means = rows.double().mean(0).view(-1, offsets).mean(1)
         return Moments.of(rows, means.repeat_interleave(offsets))
 
 
 def _padded(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, images: Tensor) -> Tensor:
-    """The borders that the layer itself adds."""
+    """Images with the borders that the layer itself adds."""
     edges = module._reversed_padding_repeated_twice
     if module.padding_mode == "zeros":
         return functional.pad(images, edges)
@@ -589,16 +590,16 @@ def shared_moments(
     owners: Mapping[str, int],
     device: torch.device,
 ) -> dict[str, Moments]:
-    """Moments of all examples, each layer's at the process that owns it.
+    """Moments of all examples; each process gets those of the layers that it owns.
 
-    Everybody moves the sums to the shift of the first process that has any, then they add up:
-    O(d²) numbers per layer and process, whatever the number of examples.
+    All processes move their sums to the shift of the first process with examples. Then they add up.
+    Each layer and process sends O(d²) numbers, for any number of examples.
 
     Args:
-        processes: those that take part.
-        moments: of this process's examples; empty if it has none.
-        owners: layer -> process that gets its moments; the same everywhere.
-        device: where the moments should lie.
+        processes: the processes that take part.
+        moments: moments of this process's examples; empty if it has none.
+        owners: layer -> process that gets its moments; equal in all processes.
+        device: device for the moments.
     """
     if processes.alone:
         return dict(moments)
@@ -614,7 +615,7 @@ def shared_moments(
 
 
 def _added(processes: Processes, part: Moments | None, shift: Tensor, owner: int) -> Moments | None:
-    """Sums of everybody about one shift, at the owner."""
+    """The sums of all processes about one shift, at the owner."""
     width = len(shift)
     if part is None:
         packed = shift.new_zeros(1 + width + width * width)

@@ -1,10 +1,10 @@
 """Features of layers: one vector per example, batch by batch, in order of execution.
 
-:func:`features` keeps them all; :func:`feature_chunks` gives one batch at a time, for sums of any
-kind; :func:`feature_moments` adds up means and covariances in memory that does not grow with the
-number of examples. :func:`feature_grams` gives Gram matrices of all examples: flattened maps of
-many examples do not fit into memory, an ``n x n`` matrix does. Features of a tile of examples are
-multiplied with themselves and with every later batch, and dropped.
+:func:`features` keeps all of them. :func:`feature_chunks` gives one batch at a time, for sums of
+any kind. :func:`feature_moments` adds up means and covariances; its memory does not grow with the
+number of examples. :func:`feature_grams` gives Gram matrices of all examples. The flattened maps of
+many examples do not fit into memory, but an ``n x n`` matrix does. The features of a tile of
+examples are multiplied with themselves and with every later batch, and then released.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -73,7 +73,7 @@ __all__ = [
 
 Pool = str | Callable[[Tensor], Tensor] | AtPositions
 POOLS = ("flatten", "grid", "mean", "max", "cls", "last")
-GRID = 4  # cells along each axis of a map, by trial (benchmarks/one_shape.py)
+GRID = 4  # cells along each axis of a map, chosen by measurement (benchmarks/one_shape.py)
 
 # With three axes these give (n, channels, positions); everything else gives (n, tokens, channels).
 _CHANNELS_FIRST = (
@@ -95,7 +95,7 @@ def gives_channels_first(module: nn.Module) -> bool:
 
 
 def require_pool(pool: Pool) -> None:
-    """A pooling is one of the names, positions, or a function of the output."""
+    """Check that a pooling is a known name, positions, or a function of the output."""
     if not callable(pool) and not isinstance(pool, AtPositions):
         require_choice(POOLS, pool=pool)
 
@@ -111,21 +111,21 @@ def pooled(
 
     Args:
         output: ``(n, d)``, tokens ``(n, t, d)``, or maps ``(n, channels, *sizes)``.
-        pool: ``"flatten"`` keeps everything (padded tokens as zeros), ``"grid"`` averages maps
-            over the cells of a 4 x 4 grid and tokens over all that count, ``"mean"`` and ``"max"``
-            run over tokens or positions, ``"cls"`` and ``"last"`` take the first and the last
-            token that is not padding; :class:`AtPositions` some positions side by side; a
-            function gets the output and gives ``(n, ...)``.
+        pool: ``"flatten"`` keeps everything (padded tokens as zeros). ``"grid"`` averages maps over
+            the cells of a 4 x 4 grid, and tokens without padding. ``"mean"`` and ``"max"`` run over
+            tokens or positions. ``"cls"`` and ``"last"`` take the first and the last token that is
+            not padding. :class:`AtPositions` puts some positions side by side. A function gets the
+            output and returns ``(n, ...)``.
         module: the layer, which decides between tokens and one-dimensional maps.
         mask: ``(n, t)``, true or 1 for tokens that count.
-        positions: ``(n, k)``, which of them are kept, where some are.
+        positions: ``(n, k)``, the positions that :class:`AtPositions` keeps.
 
     Raises:
         ShapeError: If the pooling needs tokens and there are none.
     """
     values = output.detach()
     if isinstance(pool, AtPositions):
-        assert positions is not None  # the batch would not say which
+        assert positions is not None  # the batch does not name positions
         return pool.read(values, positions, channels_first=gives_channels_first(module))
     if values.is_nested:
         values, mask = _padded(values)
@@ -149,7 +149,7 @@ def _padded(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _fitting(mask: Tensor | None, values: Tensor) -> Tensor | None:
-    """The mask where it describes these tokens; layers after a merge of tokens have others."""
+    """The mask if it has the shape of these tokens; layers that merge tokens have other shapes."""
     if mask is None or mask.shape != values.shape[:2]:
         return None
     return mask.to(values.device, torch.bool)
@@ -191,7 +191,7 @@ def _pool_maps(values: Tensor, pool: str, module: nn.Module) -> Tensor:
 
 
 def _grid_means(maps: Tensor) -> Tensor:
-    """Averages over the cells of a grid along every axis of a map; short axes stay as they are."""
+    """Averages over the cells of a grid along every axis of a map; short axes are not pooled."""
     for axis in range(2, maps.ndim):
         size = maps.shape[axis]
         if size > GRID:
@@ -203,9 +203,9 @@ def _grid_means(maps: Tensor) -> Tensor:
 
 _BATCH_SIZE = 256
 _T = TypeVar("_T")
-_TRIAL = 3  # examples of the pass that finds where layers are read
+_TRIAL = 3  # examples of the pass that finds the places where layers are read
 
-OutputReader = Callable[[Any, Batch], Tensor]  # of what the model returns for a batch
+OutputReader = Callable[[Any, Batch], Tensor]  # (output of the model, batch) -> rows
 
 
 @dataclass(frozen=True)
@@ -213,9 +213,9 @@ class FeatureChunk:
     """Features of consecutive examples.
 
     Args:
-        start: index of the first of them.
+        start: index of the first example.
         layers: layer -> ``(n, d)``, in order of execution.
-        targets: their targets, where the data has some.
+        targets: their targets, if the data contain targets.
     """
 
     start: int
@@ -232,11 +232,12 @@ class Features(LayerMapping[Tensor]):
 
     Args:
         layers: the features.
-        targets: targets of the same examples, where the data has some.
-        calls: how often a layer ran in one forward pass; the features are those of its last call.
+        targets: targets of the same examples, if the data contain targets.
+        calls: number of calls of each layer in one forward pass; the features are from its last
+            call.
         pool: how outputs became vectors.
-        read_at: layer -> where its features were read, in words.
-        outputs: what was kept of what the model returns, where that was asked for.
+        read_at: layer -> the place where its features were read, in words.
+        outputs: rows made from the output of the model, if they were requested.
         checked: how examples were measured, and what was checked.
     """
 
@@ -260,7 +261,7 @@ class Features(LayerMapping[Tensor]):
 
 @dataclass(frozen=True)
 class _Pass:
-    """One forward pass: what the model returned, vectors and numbers of calls of layers."""
+    """One forward pass: output of the model, vectors of layers, numbers of calls."""
 
     returned: Any
     rows: dict[str, Tensor]
@@ -297,9 +298,9 @@ class FeatureReader:
         self.outputs: list[Tensor] = []
         self.drops = False  # whether layers that run for some examples only may be left out later
         self._check = ExampleCheck(check)
-        self._alone: Checked | None = None  # why one example runs at a time
-        self._start = 0  # of the next batch
-        self._takes_gradients = False  # inside its forward pass
+        self._alone: Checked | None = None  # why examples run one at a time
+        self._start = 0  # index of the first example of the next batch
+        self._takes_gradients = False  # whether the forward pass takes gradients itself
         self._modules = dict(self.model.named_modules(remove_duplicate=False))
 
     def read(self, batch: Batch) -> dict[str, Tensor]:
@@ -314,8 +315,8 @@ class FeatureReader:
     def _read(self, batch: Batch) -> dict[str, Tensor]:
         """Features of one batch.
 
-        Some examples run again, as single examples and in other batches. Where their features
-        differ, rows belong to other examples, and features are read one example at a time.
+        Some examples run again, as single examples and in other batches. If their features differ,
+        they depend on other examples, and features are read one example at a time.
 
         Raises:
             CaptureError: If examples depend on each other, or on chance.
@@ -347,10 +348,10 @@ class FeatureReader:
         return self._settled(batch, found)
 
     def _check_rows(self, batch: Batch, found: "_Pass", watch: SuspectCalls) -> None:
-        """Rows are the same for single examples, and in another batch where the batch is checked.
+        """Check that rows are the same for single examples and in other batches.
 
         Raises:
-            NotFollowedError: If a layer gives an example other features.
+            NotFollowedError: If a layer gives an example different features.
         """
         watch.rounding.add(list(found.rows.values()))
         check, tolerance = self._check, watch.rounding.tolerance()
@@ -358,7 +359,7 @@ class FeatureReader:
         is_due = check.is_due(watch.names)
         singles = singles if watch.names else singles[:1]
         if check.every or len(batch) == 1:
-            singles = []  # they are among the reruns
+            singles = []  # single examples are among the reruns
         check.single_examples += len(singles)
         reruns = check.reruns(len(batch), singles[0] if singles else None) if is_due else []
         singles = singles[1:] if is_due else singles
@@ -368,7 +369,7 @@ class FeatureReader:
             compared = Comparison()
             for name, rows in found.rows.items():
                 if len(rows) != len(batch):
-                    continue  # without examples: a table of positions, say
+                    continue  # an output without examples, such as a table of positions
                 other = again.rows.get(name, rows[:0])
                 compared.add_rows(name, other, rows[part], whole=rows)
             wrong = compared.first_above(tolerance)
@@ -378,7 +379,7 @@ class FeatureReader:
                 )
 
     def _tried(self, run: Callable[[], _T]) -> _T:
-        """Run the model without gradients, or with them where it takes some inside."""
+        """Run the model without gradients, or with them if its forward pass takes gradients."""
         try:
             with torch.set_grad_enabled(self._takes_gradients):
                 return run()
@@ -389,14 +390,14 @@ class FeatureReader:
             return self._tried(run)
 
     def _read_points(self, batch: Batch) -> dict[str, ReadPoint]:
-        """Where a trial pass shows that the layers' features are."""
+        """The places where the layers' features are read, found by a trial pass."""
         trial = batch.take(slice(0, min(_TRIAL, len(batch))))
         with follow_layers(self.model, self.names) as follower:
             trial.run(self.model)
         return follower.read_points()
 
     def _pass(self, batch: Batch) -> "_Pass":
-        """One forward pass; whatever the layers give."""
+        """One forward pass, without checks of what the layers return."""
         return self._tried(lambda: self._run(batch))
 
     def _run(self, batch: Batch) -> "_Pass":
@@ -425,7 +426,7 @@ class FeatureReader:
         return _Pass(returned, {name: outputs[name][-1] for name in order}, order)
 
     def _output_rows(self, batch: Batch) -> Tensor:
-        """What the model returns, one row per example; zeros if it returns no such rows."""
+        """The output of the model, one row per example; zeros if it has no such rows."""
         with torch.set_grad_enabled(self._takes_gradients):
             return self._rows_returned(batch.run(self.model), batch)
 
@@ -440,7 +441,7 @@ class FeatureReader:
     def _one_by_one(
         self, batch: Batch, examples: range, whole: set[str] | None = None
     ) -> dict[str, Tensor]:
-        """Features of examples run one by one; layers that run for some of them have none."""
+        """Features of examples run one by one, without layers that run for some of them only."""
         passes = [self._pass(batch.take(slice(k, k + 1))) for k in range(len(batch))]
         counts = passes[0].order
         kept = {
@@ -470,7 +471,7 @@ class FeatureReader:
         if self.reading is not None:
             self.outputs.append(self.reading(found.returned, batch))
         rows, order = found.rows, found.order
-        if not self.calls:  # found by pattern, but without examples: tables of positions, say
+        if not self.calls:  # a pattern may match layers without examples: tables of positions
             order = {
                 name: calls
                 for name, calls in order.items()
@@ -496,11 +497,11 @@ class FeatureReader:
         return self._check.summary() if self._alone is None else self._alone
 
     def read_at(self) -> dict[str, str]:
-        """Layer -> where it is read, in words."""
+        """Layer -> the place where it is read, in words."""
         return {name: str((self.points or {}).get(name, ReadPoint())) for name in self.names}
 
     def _settle(self, order: dict[str, int]) -> None:
-        """After the first batch the layers are known: those that ran, in this order."""
+        """After the first batch the layers and their order are fixed."""
         if not self.calls:
             silent = [name for name in self.names if name not in order]
             named = [name for name in silent if name in self.exact]
@@ -533,7 +534,7 @@ def _shares(vectors: Tensor, output: Tensor) -> bool:
 
 
 def _takes_hooks(module: nn.Module) -> bool:
-    """Scripted modules take none; traced ones do."""
+    """Whether the module takes hooks; scripted modules do not, traced ones do."""
     if not isinstance(module, torch.jit.ScriptModule):
         return True
     try:
@@ -569,7 +570,7 @@ def feature_chunks(
     check: Check = True,
     **options: Any,
 ) -> Iterator[FeatureChunk]:
-    """Features batch by batch: what sums over examples are made of.
+    """Features batch by batch, for sums over examples.
 
     Args:
         model: any module, in evaluation mode; it is left as it was found.
@@ -577,21 +578,21 @@ def feature_chunks(
         layers: names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
         pool: how an output becomes a vector: ``"flatten"``, ``"mean"``, ``"max"``, ``"cls"``,
             ``"last"`` or a function of the output; padded tokens never count.
-        read: ``"next"`` reads what the next layer receives, after the normalisation and activation
-            that follow; ``"raw"`` the layer's own output.
+        read: ``"next"`` reads the input of the next layer, after the normalisation and activation
+            that follow; ``"raw"`` reads the layer's own output.
         batch_size: split batches into parts of at most this many examples; None keeps them.
         check: check that each row depends on its own example only (:mod:`theodolite.engine.check`).
-            True runs one example of every batch by itself, and half of the first batch, of some
-            random batches and of those with suspect calls again as another batch. Where rows
+            True runs one example of every batch by itself. It also runs half of the first batch, of
+            some random batches and of those with suspect calls again as another batch. If rows
             differ, features are read one example at a time. It can miss a few examples that depend
             on the rest of their batch and are not drawn. ``"every"`` runs every example by itself.
             False checks nothing.
         **options: ``batch_fn`` and ``targets`` of ``iterate_batches``.
 
     Raises:
-        CaptureError: If examples depend on each other, or on chance.
-        DomainError: If the model normalises over the batch or drops out units, or a named layer
-            does not run.
+        CaptureError: If examples depend on each other or on random numbers.
+        DomainError: If the model is in training mode where that changes results (batch statistics,
+            dropout), or a named layer does not run.
     """
     reader = FeatureReader(model, layers, pool, read, check)
     yield from _chunks(
@@ -600,7 +601,7 @@ def feature_chunks(
 
 
 def _chunks(reader: FeatureReader, batches: Iterator[Batch]) -> Iterator[FeatureChunk]:
-    """The contexts close before each chunk is handed out: the caller's code runs outside them."""
+    """Yield chunks outside the contexts, so that the caller's code runs without them."""
     start = 0
     while True:
         with untouched(reader.model), exact_arithmetic(reader.device):
@@ -626,18 +627,19 @@ def features(
 ) -> Features:
     """Features of layers for all the data, ``(n, d)`` each.
 
-    For measures that need sums only, :func:`feature_moments` and ``feature_grams`` do not keep
-    them. A layer that runs several times in a pass gives its last output; ``calls`` says so.
+    Use :func:`feature_moments` or :func:`feature_grams` for measures that need sums only. They do
+    not keep the features. If a layer runs several times in a pass, the features are those of its
+    last call, and ``calls`` has the number.
 
     Args:
         model: any module, in evaluation mode; it is left as it was found.
-        data: anything that :func:`theodolite.engine.batches.iterate_batches` accepts; of another
-            dtype than the model takes, it is cast, with a warning.
+        data: anything that :func:`theodolite.engine.batches.iterate_batches` accepts. Inputs of
+            another dtype than the model's are cast, with a warning.
         layers: names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
         pool: how an output becomes a vector, see :func:`feature_chunks`.
         read: where a layer is read, see :func:`feature_chunks`.
         batch_size: split batches into parts of at most this many examples; None keeps them.
-        outputs: (what the model returns, batch) -> rows that are kept too, from the same pass.
+        outputs: (output of the model, batch) -> rows to keep too, from the same pass.
         check: see :func:`feature_chunks`.
         **options: ``batch_fn`` and ``targets`` of ``iterate_batches``.
 
@@ -690,7 +692,7 @@ def _joined(name: str, parts: list[Tensor]) -> Tensor:
 
 
 def join_targets(targets: list[Any]) -> Tensor | None:
-    """The targets of all batches, where each batch has a tensor of them."""
+    """The targets of all batches, if every batch has a tensor of targets."""
     tensors = [target for target in targets if isinstance(target, Tensor)]
     return torch.cat(tensors) if targets and len(tensors) == len(targets) else None
 
@@ -713,8 +715,8 @@ def feature_moments(
 
     Args:
         model: any module, in evaluation mode; it is left as it was found.
-        data: anything that :func:`theodolite.engine.batches.iterate_batches` accepts; of another
-            dtype than the model takes, it is cast, with a warning.
+        data: anything that :func:`theodolite.engine.batches.iterate_batches` accepts. Inputs of
+            another dtype than the model's are cast, with a warning.
         layers: names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
         pool: how an output becomes a vector, see :func:`feature_chunks`.
         read: where a layer is read, see :func:`feature_chunks`.
@@ -741,7 +743,7 @@ def feature_moments(
     return moments
 
 
-_ROWS = 512  # rows of one product inside a tile: half of the square is skipped, units stay busy
+_ROWS = 512  # rows of a product inside a tile; skips half of the square and is still fast
 
 
 @dataclass(frozen=True)
@@ -750,9 +752,9 @@ class FeatureGrams(LayerMapping[Tensor]):
 
     Args:
         layers: the matrices.
-        targets: targets of the same examples, where the data has some.
+        targets: targets of the same examples, if the data contain targets.
         widths: layer -> number of features.
-        tiles: number of tiles that the examples were cut into.
+        tiles: number of tiles of examples.
         centered: whether the mean feature was removed.
     """
 
@@ -787,17 +789,17 @@ def feature_grams(
 
     Args:
         model: any module, in evaluation mode; it is left as it was found.
-        data: anything that :func:`theodolite.engine.batches.iterate_batches` accepts; the inputs
-            of all examples are kept.
+        data: anything that :func:`theodolite.engine.batches.iterate_batches` accepts. The inputs of
+            all examples are kept in memory.
         layers: names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
         pool: how an output becomes a vector, see :func:`feature_chunks`.
         read: where a layer is read, see :func:`feature_chunks`.
-        center: remove the mean feature: :math:`HKH`, in float64. Features are shifted before the
+        center: remove the mean feature: :math:`HKH`, in float64. The mean is subtracted before the
             product, so that a large mean costs no digits.
-        dtype: of the products; None keeps that of the features.
+        dtype: dtype of the products; None keeps that of the features.
         batch_size: examples in one forward pass; None takes 256.
-        memory_limit: bytes that buffers of features may take, or a size such as "4GB"; None takes
-            half of what is free on the GPU, 2 GiB on the CPU.
+        memory_limit: limit for buffers of features, in bytes or as a size such as "4GB". None: half
+            of the free memory of a GPU, 2 GiB on a CPU.
         check: see :func:`feature_chunks`.
         **options: ``batch_fn`` and ``targets`` of ``iterate_batches``.
 
@@ -838,7 +840,7 @@ def _buffer_limit(memory_limit: int | None, device: torch.device) -> int:
 
 
 class _GramTiles:
-    """Gram matrices while tiles of features go by."""
+    """Fills Gram matrices tile by tile."""
 
     def __init__(
         self, reader: FeatureReader, batches: list[Batch], dtype: torch.dtype | None, center: bool
@@ -869,7 +871,7 @@ class _GramTiles:
         return rows
 
     def run(self, limit: int) -> int:
-        """Fill the matrices; the number of tiles that it took."""
+        """Fill the matrices; return the number of tiles."""
         size = next(iter(self.grams.values())).element_size()
         per_example = sum(self.widths.values()) * size
         most = limit // per_example
@@ -886,7 +888,7 @@ class _GramTiles:
         return tiles
 
     def _tile(self, index: int, start: int, most: int) -> tuple[int, int]:
-        """One tile against itself and everything after it; where the next one begins."""
+        """Multiply one tile with itself and all later batches; return the start of the next one."""
         stop, last = start, index
         while last < len(self.batches) and stop + len(self.batches[last]) - start <= most:
             stop += len(self.batches[last])

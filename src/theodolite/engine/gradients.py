@@ -1,9 +1,9 @@
-"""Sums of the gradients of single examples, per layer and class, and the alignment they give.
+"""Sums of per-example gradients, for each layer and class, and the alignment that follows.
 
-Examples go by in class order. Gradients of single examples never exist for more than one chunk of
-one layer; what is kept is a norm per example and, per parameter, two sums: that of the class that
-is open, and that over all classes (:class:`ClassTally`). Memory is twice the length of a gradient,
-whatever the number of classes.
+Examples are processed in class order. Gradients of single examples exist for one chunk of one layer
+at a time. Two sums are kept for each parameter: that of the current class and that over all classes
+(:class:`ClassTally`), and one norm for each example. So memory is twice the length of a gradient,
+for any number of classes.
 """
 
 import math
@@ -94,24 +94,24 @@ __all__ = [
     "gradient_sums",
 ]
 
-LOGITS = "all logits"  # beside the layers; names of modules have no spaces
+LOGITS = "all logits"  # an entry beside the layers, whose names have no spaces
 TOTAL = "all parameters"
 _BATCH_SIZE = 256
-_LARGE_BATCH_SIZE = 512  # fewer and larger calls on a GPU with enough free bytes
+_LARGE_BATCH_SIZE = 512  # for a GPU with enough free memory: fewer and larger calls
 _ROOMY_BYTES = 32 * 2**30
-_CHUNK_BYTES = {"cpu": 2**25, "cuda": 2**30}  # stays near the cache; keeps the GPU busy
-_SUM_BYTES = 12  # of one entry of a sum, in float32 and in float64
+_CHUNK_BYTES = {"cpu": 2**25, "cuda": 2**30}  # fits the cache of a CPU; keeps a GPU busy
+_SUM_BYTES = 12  # bytes of one entry of a sum: float32 and float64
 
 K = TypeVar("K", bound=Hashable)
-Names = tuple[str, ...]  # parameters of one group
+Names = tuple[str, ...]  # names of the parameters of one group
 
 
 @dataclass(frozen=True)
 class UnitSums:
-    r"""Sums of gradients divided by their norms, from which cosines follow.
+    r"""Sums of gradients divided by their norms; cosines follow from them.
 
     Args:
-        counts: gradients per class that are not zero, :math:`m_c`.
+        counts: number of nonzero gradients per class, :math:`m_c`.
         squares: :math:`\|\sum_{i \in c} u_i\|^2` per class.
         total_square: :math:`\|\sum_i u_i\|^2`.
         mean_square: :math:`\|\sum_c \tfrac{1}{m_c} \sum_{i \in c} u_i\|^2`.
@@ -153,7 +153,7 @@ class UnitSums:
         return ratio_or_nan(self.mean_square - own, present * (present - 1))
 
     def row(self, index: int) -> "UnitSums":
-        """One of several layers side by side."""
+        """The sums of one layer out of several."""
         return UnitSums(*(getattr(self, field.name)[index] for field in fields(self)))
 
 
@@ -165,8 +165,8 @@ class LayerSums:
         classes: count, squared norm of the sum, sum of norms and of squared norms, per class.
         overall: the same for all examples as one set.
         norms: norm of each example's gradient, in the order of the data.
-        weight_norm: norm of the layer's parameters; nan where there are none.
-        units: sums of unit vectors, where stiffness is measured.
+        weight_norm: norm of the layer's parameters; nan if it has none.
+        units: sums of unit vectors, if stiffness is measured.
     """
 
     classes: SetSums
@@ -182,11 +182,11 @@ class LayerSums:
         membership: Float[Tensor, "n k"],
         weight_norm: float = math.nan,
     ) -> "LayerSums":
-        """The sums of one layer, or of several side by side, from inner products of gradients.
+        """The sums of one or several layers, from inner products of gradients.
 
         Args:
             gram: inner products of all pairs of examples, in float64.
-            membership: one where an example belongs to a class.
+            membership: 1 if an example belongs to a class, otherwise 0.
             weight_norm: norm of the layer's parameters.
 
         Examples:
@@ -205,7 +205,7 @@ class LayerSums:
         )
 
     def row(self, index: int) -> "LayerSums":
-        """One of several layers side by side."""
+        """The sums of one layer out of several."""
         classes, overall = (
             SetSums(*(getattr(sums, field.name)[index] for field in fields(sums)))
             for sums in (self.classes, self.overall)
@@ -220,7 +220,7 @@ class GradientSums(Mapping[str, LayerSums]):
 
     Args:
         names: the layers.
-        stacked: sums of all layers side by side, then of all parameters, then of the logits.
+        stacked: sums of all layers, then of all parameters together, then of the logits.
         labels: class of each example.
         losses: loss of each example.
         checked: how examples were measured, and what was checked.
@@ -284,25 +284,25 @@ def gradient_sums(
     .. math:: n_c,\quad \Big\|\sum_{i\in c} g_i\Big\|^2,\quad \sum_{i\in c} \|g_i\|,
               \quad \sum_{i\in c} \|g_i\|^2
 
-    One forward and one backward pass over the data, without the gradients of the weights, and
-    products of the size of those. The value does not depend on the batch size beyond rounding.
-    Where the gradients of a batch cannot be divided among its examples (sorting, packing, routing,
-    hidden uses of parameters), plain autograd takes one example at a time; ``measured`` says so.
+    It takes one forward and one backward pass over the data and does not form the gradients of the
+    weights. The value does not depend on the batch size beyond rounding. If the gradients of a
+    batch cannot be divided among its examples (sorting, packing, routing, hidden uses of
+    parameters), plain autograd measures one example at a time; ``measured`` says so.
 
     Args:
         model: any module, in evaluation mode; it is left as it was found.
-        inputs: anything that :func:`theodolite.engine.batches.single_batch` accepts; the inputs
-            of all examples are kept.
-        targets: of the same examples, where ``inputs`` does not hold them.
-        loss: (outputs, targets) -> one number per example; None is the cross-entropy, with
-            ``readout="loss"`` the mean over the labels per position of an example.
-        labels: class of each example; None takes the targets where they are class indices, else
-            all examples form one class.
+        inputs: anything that :func:`theodolite.engine.batches.single_batch` accepts. The inputs of
+            all examples are kept in memory.
+        targets: targets of the same examples, if ``inputs`` does not contain them.
+        loss: (outputs, targets) -> one number per example. None: the cross-entropy or, with
+            ``readout="loss"``, its mean over the labels per position of an example.
+        labels: class of each example. None: the targets if they are class indices; otherwise all
+            examples form one class.
         layers: names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
-        params: which trainable parameters count; None takes all.
+        params: the trainable parameters to include; None includes all.
         readout: (model output, batch) -> ``(n, c)``, or ``"last"``, ``"mean"``, ``"cls"``;
             ``"loss"`` for labels per position.
-        stiffness: also add up gradients divided by their norms, a second product per layer.
+        stiffness: also add up gradients divided by their norms; takes a second product per layer.
         batch_size: examples in one pass; None takes 256, on large GPUs 512.
         batch_fn: turns an item of the data into a batch.
         check: check that each gradient depends on its own example only
@@ -310,17 +310,17 @@ def gradient_sums(
             those with suspect calls, and runs one example of every batch by itself. It can miss a
             few examples that depend on the rest of their batch and are not drawn. ``"every"``
             checks all batches and runs every example by itself. False checks nothing.
-        progress: called with the share that is done and what was done, after every batch.
-        processes: that have the same model and inputs and share the work, in whole classes.
+        progress: function that is called after every batch with the finished share and a text.
+        processes: processes with the same model and inputs that share the work, in whole classes.
 
     Returns:
         Sums of gradients by class, for every layer.
 
     Raises:
-        DomainError: If the model normalises over the batch, drops out units, has no trainable
-            parameters or NaN in its weights.
+        DomainError: If the model is in training mode where that changes results (batch statistics,
+            dropout), has no trainable parameters, or has NaN in its weights.
         ShapeError: If the loss does not give one number per example.
-        CaptureError: If examples depend on each other or on chance, or a rule is wrong.
+        CaptureError: If examples depend on each other or on random numbers, or a rule is wrong.
 
     Examples:
         >>> model = nn.Linear(2, 2, bias=False)
@@ -382,9 +382,9 @@ def gradient_sums(
 def _require_sound_rules(
     recorder: ModelRecorder, loss: Callable[[Tensor, Batch], Tensor], data: Batch
 ) -> None:
-    """If a single example disagrees with autograd, a rule is wrong.
+    """Raise if a single example disagrees with autograd, because then a rule is wrong.
 
-    Otherwise the batch was divided among examples wrongly.
+    Otherwise only the division of the batch among its examples was wrong.
     """
     for example in (0, len(data) - 1):
         one = data.take(slice(example, example + 1))
@@ -398,7 +398,7 @@ def _require_sound_rules(
 
 
 def _batch_size(device: torch.device, examples: int) -> int:
-    if examples <= _BATCH_SIZE or device.type != "cuda":  # to ask for the memory takes long
+    if examples <= _BATCH_SIZE or device.type != "cuda":  # reading the free memory takes long
         return _BATCH_SIZE
     roomy = torch.cuda.mem_get_info(device)[0] > _ROOMY_BYTES
     return _LARGE_BATCH_SIZE if roomy else _BATCH_SIZE
@@ -422,13 +422,13 @@ class LayerGradientAlignment:
 
     Args:
         omega: alignment of all pairs.
-        in_class: alignment within classes, averaged over classes where it is defined.
+        in_class: alignment within classes, averaged over the classes for which it is defined.
         contrast: the difference of the two.
         classes: alignment within each class.
         weighted: cosine of all pairs, weighted by the product of norms.
-        diversity: sum of squared norms over squared norm of the sum.
-        relative_norm: norm of the mean gradient over the norm of the weights.
-        stiffness: mean cosine of all pairs, where unit vectors were added up.
+        diversity: sum of squared norms, divided by the squared norm of the sum.
+        relative_norm: norm of the mean gradient, divided by the norm of the weights.
+        stiffness: mean cosine of all pairs, if unit vectors were added up.
         within_class_stiffness: the same within classes.
         between_class_stiffness: the same between classes.
     """
@@ -445,7 +445,7 @@ class LayerGradientAlignment:
     between_class_stiffness: Float[Tensor, "*layers"] | None = None
 
     def row(self, index: int) -> "LayerGradientAlignment":
-        """One of several layers side by side."""
+        """The numbers of one layer out of several."""
         values: list[Any] = [getattr(self, field.name) for field in fields(self)]
         picked: list[Any] = [None if value is None else value[index] for value in values]
         return LayerGradientAlignment(*picked)
@@ -456,8 +456,8 @@ class GradientAlignment(Mapping[str, LayerGradientAlignment]):
     """Layer -> alignment of its gradients.
 
     Args:
-        stacked: alignment of all layers side by side, then of all parameters, then of the logits.
-        sums: what the numbers were made of.
+        stacked: alignment of all layers, then of all parameters together, then of the logits.
+        sums: the sums that the numbers were computed from.
     """
 
     stacked: LayerGradientAlignment
@@ -479,12 +479,12 @@ class GradientAlignment(Mapping[str, LayerGradientAlignment]):
 
     @property
     def total(self) -> LayerGradientAlignment:
-        """Of all parameters together; not the mean over layers."""
+        """Alignment of the gradients of all parameters together; not the mean over layers."""
         return self.stacked.row(-2)
 
     @property
     def logits(self) -> LayerGradientAlignment:
-        """Of the gradients with respect to the outputs."""
+        """Alignment of the gradients with respect to the outputs."""
         return self.stacked.row(-1)
 
 
@@ -505,10 +505,11 @@ def gradient_alignment(
     Args:
         model: any module, in evaluation mode; it is left as it was found.
         inputs: anything that :func:`theodolite.engine.batches.single_batch` accepts.
-        targets: of the same examples, where ``inputs`` does not hold them.
+        targets: targets of the same examples, if ``inputs`` does not contain them.
         loss: (outputs, targets) -> one number per example; None is the cross-entropy.
-        zero: value of a class whose gradients are all zero, ``"nan"`` (left out) or ``"zero"``.
-        **options: of :func:`gradient_sums`: ``labels``, ``layers``, ``params``, ``readout``,
+        zero: value of a class whose gradients are all zero: ``"nan"`` (left out) or ``"zero"``.
+        **options: options of :func:`gradient_sums`: ``labels``, ``layers``, ``params``,
+            ``readout``,
             ``stiffness``, ``batch_size``, ``batch_fn``, ``check``, ``progress``,
             ``processes``.
 
@@ -535,7 +536,7 @@ def gradient_alignment(
         try:
             sums = gradient_sums(model, data.batches[0], None, loss, **options)
         except Exception as error:
-            # Inputs are cast after the model has refused them: to try them costs a pass.
+            # Inputs are cast only after the model has refused them. A trial would cost a pass.
             if isinstance(error, TheodoliteError) or not data.fit(unwrap(model)):
                 raise
             sums = gradient_sums(model, data.batches[0], None, loss, **options)
@@ -543,7 +544,7 @@ def gradient_alignment(
 
 
 def alignment_of_sums(sums: LayerSums, zero: str = "nan") -> LayerGradientAlignment:
-    """The numbers that follow from the sums of one layer, or of several side by side."""
+    """The numbers that follow from the sums of one or several layers."""
     classes, omega = sums.classes.alignment(zero), sums.overall.alignment(zero)
     mean_gradient = sums.overall.sum_square.sqrt() / sums.overall.count
     units = sums.units
@@ -571,7 +572,7 @@ class Segment:
     closes: bool
 
     def inside(self, rows: slice) -> "Segment | None":
-        """The part inside some rows, counted from the first of them; None if there is none."""
+        """The part inside some rows, counted from the first row; None if there is none."""
         start, stop = max(self.start, rows.start), min(self.stop, rows.stop)
         if start >= stop:
             return None
@@ -582,13 +583,13 @@ class Segment:
 class ClassTally:
     r"""Accumulates :math:`\|\sum_{i \in c} v_i\|^2` per class and of the sum over all classes.
 
-    A class is open until its last example has come; ``_close`` stores its norm, adds its sum to the
-    total and drops it; ``settle`` replaces the sums by norms after the last batch. Nothing is read
-    back from the device before the end: a GPU is never waited for.
+    ``_close`` is called after the last example of a class. It stores the norm of the class sum,
+    adds the sum to the total and releases it. ``settle`` replaces the sums by norms after the last
+    batch. Nothing is read from the device before the end, so that the CPU never waits for a GPU.
 
     Args:
-        scales: per class, a factor of its sum in a second total (for means of class means); filled
-            in by the owner no later than the class closes.
+        scales: per class, a factor of its sum in a second total (for means of class means). The
+            owner must set it before the class closes.
     """
 
     def __init__(self, scales: Float[Tensor, " k"] | None = None) -> None:
@@ -600,7 +601,7 @@ class ClassTally:
         self._settled: tuple[Tensor | None, Tensor | None] | None = None
 
     def settle(self) -> None:
-        """Replace the sums by their norms: no further vector comes."""
+        """Replace the sums by their norms; nothing can be added afterwards."""
         self._settled = self.total_norm, self.scaled_norm
         self._total = self._scaled = None
 
@@ -657,7 +658,7 @@ class ClassTally:
         return len(self._total), self._scales is not None
 
     def add_up(self, processes: Processes, zeros: Tensor, scaled: bool) -> None:
-        """Sums over the classes of all processes, each of which has other classes."""
+        """Add up the sums over classes of all processes. Each process has other classes."""
         own = [(labels, norms.cpu()) for labels, norms in self.closed]
         closed = [item for part in processes.gather(own) for item in part]
         self.closed = [(labels, norms.to(zeros)) for labels, norms in closed]
@@ -673,7 +674,7 @@ def _norms(rows: Float[Tensor, "s p"]) -> Float[Tensor, " s"]:
 def shared_tallies(
     tallies: dict[K, ClassTally], processes: Processes, device: torch.device
 ) -> dict[K, ClassTally]:
-    """The tallies of all processes added up, in one order everywhere."""
+    """Add up the tallies of all processes, in the same order in every process."""
     if processes.alone:
         return tallies
     known: dict[K, tuple[int, bool]] = {}
@@ -702,14 +703,14 @@ def class_squares(tallies: Sequence[ClassTally], classes: int) -> Float[Tensor, 
 
 
 class GradientAccumulation:
-    """Sums while batches in class order go by; the device is not waited for before the end.
+    """Adds up batches in class order, without waiting for the device before the end.
 
     Args:
         recorder: the model and its parameters.
         loss: one number per example.
         labels: class of each example, on the CPU.
         stiffness: also add up unit vectors.
-        processes: that share the work; each takes whole classes.
+        processes: processes that share the work; each takes whole classes.
         one_by_one: whether plain autograd takes one example at a time.
     """
 
@@ -741,7 +742,7 @@ class GradientAccumulation:
         self._losses: list[Tensor] = []
         self._weight_squares: Tensor | None = None
         self._one_by_one = one_by_one
-        self._first: tuple[Batch, Tensor] | None = None  # an example and its outputs, to see later
+        self._first: tuple[Batch, Tensor] | None = None  # an example and its outputs, to compare
         if stiffness:
             self._class_membership = target_columns(self._labels, self._classes).to(device)
             self._scales = self._class_membership.new_ones(len(self._layers), self._classes)
@@ -753,7 +754,7 @@ class GradientAccumulation:
         return tuple(self._layers)
 
     def _membership(self) -> Float[Tensor, "layers groups"]:
-        """One where a layer owns a group: all of its parameters, or none."""
+        """1 if a layer owns a group: it owns all of its parameters, or none."""
         members = torch.zeros(len(self._layers), len(self._squares), dtype=torch.float64)
         for index, names in enumerate(self._layers.values()):
             for group, row in self._rows.items():
@@ -762,11 +763,11 @@ class GradientAccumulation:
         return members
 
     def run(self, data: Batch, batch_size: int) -> None:
-        """The batches of this process, checked as the recorder's check wants it.
+        """Process the batches of this process, and check them as the recorder's check requires.
 
         Raises:
             NotFollowedError: If the gradients of a batch cannot be divided among its examples.
-            CaptureError: If an example of the first batch has other outputs after the last one.
+            CaptureError: If an example of the first batch has different outputs after the last one.
         """
         own, device = self._own(), self._squares.device
         on_device = any(t.device == device for t in tensors_in((data.args, dict(data.kwargs))))
@@ -790,7 +791,7 @@ class GradientAccumulation:
             require_unchanged([(self._recorder.values(one), then)], self._recorder.tolerance)
 
     def _own(self) -> slice:
-        """Examples in class order that this process looks at: about its part, in whole classes."""
+        """Examples, in class order, that this process measures: whole classes, about its share."""
         part = self._processes.part(len(self._labels))
         if self._processes.alone:
             return part
@@ -799,7 +800,7 @@ class GradientAccumulation:
         return slice(start, min(edges, key=lambda edge: abs(edge - part.stop)))
 
     def add_up(self) -> None:
-        """What all processes have found, in all of them."""
+        """Add up the results of all processes, in every process."""
         own, processes, device = self._own(), self._processes, self._squares.device
         if processes.alone:
             return
@@ -850,7 +851,7 @@ class GradientAccumulation:
     def _check_batch(
         self, run: ForwardRun, batch: Batch, start: int, arrived: list[Tensor | None]
     ) -> tuple[CheckedBatch, Float[Tensor, " n"]]:
-        """Check rows and the loss; the batch, and the weights of its examples that run again."""
+        """Check rows and loss; return the checked batch and the weights of its rerun examples."""
         recorder, output_gradient = self._recorder, arrived[0]
         assert output_gradient is not None
         assert run.losses is not None
@@ -874,7 +875,7 @@ class GradientAccumulation:
         factors: Sequence[Factors],
         squares: Sequence[Tensor],
     ) -> None:
-        """Weighted sums of gradients, and norms of one example, against plain autograd."""
+        """Compare weighted sums of gradients, and norms of one example, with plain autograd."""
         checked_batch, example_weights = checked
         rows = checked_batch.rerun_rows
         single_row = rows[-1]
@@ -889,7 +890,7 @@ class GradientAccumulation:
             for root in use.origin.roots
         }
         groups = [pair for pair in zip(factors, squares, strict=True) if pair[0].names != (LOGITS,)]
-        if not groups:  # nothing was found: nothing must be wanted
+        if not groups:  # no gradient was found, so autograd must find none
             compare_gradients(self._recorder, {}, wanted, {})
             return
         table = torch.stack([square.flatten() for _, square in groups]).clamp(min=0.0)
@@ -901,7 +902,7 @@ class GradientAccumulation:
             weights = example_weights[rows].unsqueeze(1)
             total = part.weighted_sums([slice(0, len(part))], weights)[0]
             for name, piece in own.unpack(total).items():
-                # Parts of a derived parameter are in an order of their own: lengths are compared.
+                # The entries of a derived parameter have another order, so lengths are compared.
                 arranged = torch.linalg.vector_norm if name in derived else torch.flatten
                 found[name], sizes[name] = arranged(piece), size
                 if name in wanted:
@@ -918,7 +919,7 @@ class GradientAccumulation:
         require_small(self._recorder, names, (norms - wanted_norms).abs(), scales)
 
     def _add_single(self, batch: Batch, start: int) -> None:
-        """One example, by plain autograd."""
+        """Process one example by plain autograd."""
         outputs = self._recorder.run_plainly(batch)
         losses = self._loss(outputs, batch)
         self._losses.append(losses.detach())
@@ -937,7 +938,7 @@ class GradientAccumulation:
     def _reduce(
         self, factors: Sequence[Factors], segments: list[Segment], span: slice
     ) -> list[Float[Tensor, " n"]]:
-        """Squared norms into the table, sums into the tallies; the squared norms of each group."""
+        """Store squared norms and add sums; return the squared norms of each group."""
         norms: list[Tensor] = []
         last = span.stop == len(self._labels) and self._processes.alone
         for own in factors:
@@ -969,7 +970,7 @@ class GradientAccumulation:
             yield factors[rows], [segment for segment in inside if segment is not None]
 
     def _segments(self, start: int, stop: int) -> list[Segment]:
-        """Runs of one class; a class closes where the next example of all has another label."""
+        """Runs of one class. A class closes if the next example in order has another label."""
         labels = self._listed[start : stop + 1]
         count = stop - start
         changes = [i for i in range(1, count) if labels[i] != labels[i - 1]]
@@ -1026,7 +1027,7 @@ class GradientAccumulation:
         return result
 
     def sums(self) -> LayerSums:
-        """What has been added up, one row per entry of :attr:`layers`."""
+        """The sums, one row per entry of :attr:`layers`."""
         members = self._membership()
         squares = members @ self._squares.cpu()
         require_finite_gradients(squares.isfinite().all(0), self._order.tolist())
@@ -1045,7 +1046,7 @@ class GradientAccumulation:
         return class_squares(tallies, self._classes), _gathered(tallies, "total_norm").square()
 
     def _squares_of_weights(self) -> Float[Tensor, " parameters"]:
-        """Of all parameters, on their device, computed once."""
+        """Squared norms of all parameters, on their device, computed once."""
         if self._weight_squares is not None:
             return self._weight_squares
         parameters = self._recorder.ownership.parameters.values()

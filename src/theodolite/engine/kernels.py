@@ -1,10 +1,10 @@
-"""Exact tangent kernels of every layer in one pass over the data, and what they are products of.
+"""Exact tangent kernels of every layer in one pass over the data, and their factors.
 
-:func:`tangent_kernels` reads its arguments. :func:`batched_or_one_by_one` prepares the engine and
-has :func:`kernels_of` fill the kernels block by block and check them; where that fails, the same
-with one example at a time. :func:`shared_tangent_kernels` is the same for several processes.
-:func:`tangent_features` gives the gradients themselves; :func:`forward_kernel` and
-:func:`backward_kernel` the two factors of the kernel of a linear layer.
+:func:`tangent_kernels` reads its arguments. :func:`batched_or_one_by_one` prepares the engine, lets
+:func:`kernels_of` fill the kernels block by block, and checks them. If the check fails, it repeats
+this with one example at a time. :func:`shared_tangent_kernels` does the same for several processes.
+:func:`tangent_features` returns the gradients themselves. :func:`forward_kernel` and
+:func:`backward_kernel` return the two factors of the kernel of a linear layer.
 """
 
 from collections import Counter
@@ -68,10 +68,10 @@ class Coverage:
         parameter: Name of the parameter.
         functions: Torch functions that used it, in order of use; empty if none did.
         by_rule: Whether rules covered all of them; otherwise single calls were replayed.
-        contraction: In which order: ``"hadamard"`` (one position), ``"positions"`` (Gram matrix of
-            positions), ``"gradients"`` (gradients of examples), ``"one example at a time"`` (plain
-            autograd, where batches fail), ``"unused"``.
-        shared_with: Further names of the same tensor.
+        contraction: The order of the products: ``"hadamard"`` (one position), ``"positions"`` (Gram
+            matrix of positions), ``"gradients"`` (gradients of examples), ``"one example at a
+            time"`` (plain autograd, if batches fail), ``"unused"``.
+        shared_with: Other names of the same tensor.
     """
 
     parameter: str
@@ -88,8 +88,8 @@ class TangentKernels(Mapping[str, Tensor]):
     Args:
         kernels: The kernels; a layer that contains another contains its kernel too.
         coverage: Layer -> how each of its parameters was treated.
-        outputs: Values of the functions that were differentiated, (n, c).
-        predicted_bytes: Peak memory that was planned, beside the model.
+        outputs: Values of the differentiated functions, (n, c).
+        predicted_bytes: Planned peak of memory, without the model.
         checked: How examples were measured, and what was checked.
     """
 
@@ -128,7 +128,7 @@ class TangentKernels(Mapping[str, Tensor]):
         return self._sum(self._outermost())
 
     def split(self, readout: str | None = None) -> tuple[Tensor, Tensor]:
-        r"""The total in two terms: that of the readout and that of everything below it.
+        r"""The total as a sum of two kernels: that of the readout and that of all other layers.
 
         .. math:: K_{ij} = K^{(L)} \delta_{ij} + K^{grad}_{ij}
 
@@ -183,43 +183,44 @@ def tangent_kernels(
     .. math:: K_l[(x, i), (x', j)] =
               \langle \nabla_{\theta_l} f^i(x), \nabla_{\theta_l} f^j(x') \rangle
 
-    No gradient of the size n x c x parameters is formed: inputs and output gradients of every use
-    of a parameter are contracted in the cheapest order. The model is left as it was found. Where
-    the gradients of a batch cannot be divided among its examples (sorting, packing, routing, hidden
-    uses of parameters), plain autograd takes one example at a time; ``measured`` says so.
+    No gradient of size n x c x parameters is formed. For every use of a parameter its inputs and
+    output gradients are multiplied in the cheapest order. The model is not changed. If the
+    gradients of a batch cannot be divided among its examples (sorting, packing, routing, hidden
+    uses of parameters), plain autograd measures one example at a time; ``measured`` says so.
 
     Args:
-        model: Any module, in evaluation mode; wrappers of compilation and data parallelism are
-            seen through.
+        model: Any module, in evaluation mode. Wrappers of compilation and data parallelism are
+            removed.
         inputs: Inputs, (inputs, targets), a mapping of keyword arguments, or batches of these.
         layers: Names, patterns or a predicate; ``"*"`` for every layer with parameters of its own.
         outputs: ``"full"`` for (n, c, n, c); ``"trace"`` for the sum over outputs, (n, n);
             ``"diagonal"`` for each output with itself, (c, n, n); an index for one output, (n, n);
             or a loss(outputs, targets) with one value per example, (n, n).
-        memory_limit: Bytes, or a size such as "4GB"; None for nine tenths of what is free.
-        other: A second set of inputs, for the kernel between the two: (n, c, m, c) and so on.
-        targets: Targets for the loss, where ``inputs`` holds none.
-        readout: ``"last"``, ``"mean"``, ``"cls"`` for outputs (n, T, c), ``"loss"`` for the loss of
-            a whole sequence where labels come per position, or a function of (model output, batch).
-        params: Which trainable parameters count: a pattern, names, or a predicate.
+        memory_limit: Limit in bytes, or a size such as "4GB"; None: nine tenths of the free memory.
+        other: A second set of inputs, for the kernel between both sets: (n, c, m, c) and so on.
+        targets: Targets for the loss, if ``inputs`` does not contain them.
+        readout: ``"last"``, ``"mean"`` or ``"cls"`` for outputs (n, T, c). ``"loss"`` for the loss
+            of a whole sequence with labels per position. Or a function of (model output, batch).
+        params: The trainable parameters to include: a pattern, names, or a predicate.
         batch_fn: Turns an item of ``inputs`` into a :class:`~theodolite.engine.batches.Batch`.
         batch_size: Examples per forward pass; None to choose. The result does not depend on it.
-        dtype: Dtype of products and result; None for that of the outputs.
-        device: Where the inputs should lie; None for that of the parameters.
+        dtype: Dtype of products and result; None uses that of the outputs.
+        device: Device for the inputs; None uses that of the parameters.
         check: Check that each entry depends on its own examples only
             (:mod:`theodolite.engine.check`). True checks the first batch, some random batches and
             those with suspect calls, and runs one example of every batch by itself. It can miss a
             few examples that depend on the rest of their batch and are not drawn. ``"every"``
             checks all batches and runs every example by itself. False checks nothing.
-        progress: Called with the share that is done and what was done, after every block of
-            examples and every layer of it.
+        progress: Function that is called after every block of examples and after every layer, with
+            the finished share and a text.
 
     Returns:
         The kernel of every layer by name, with the total and how each was computed.
 
     Raises:
-        CaptureError: If examples depend on each other or on chance, or a rule is wrong.
-        DomainError: If the model trains or drops out, or nothing is trainable or selected.
+        CaptureError: If examples depend on each other or on random numbers, or a rule is wrong.
+        DomainError: If the model is in training mode where that changes results (batch statistics,
+            dropout), or no selected parameter is trainable.
         MemoryLimitError: If the plan exceeds the memory limit; the message has the numbers.
         ShapeError: If outputs are not (n, c).
         UnknownNameError: If a layer does not exist.
@@ -276,22 +277,22 @@ def batched_or_one_by_one(
 ) -> Answer:
     """Compute something with the examples of a batch together, or with one example at a time.
 
-    The second where the gradients of a batch cannot be divided among its examples, or the check has
-    found that they differ from those of single examples. The model is left as it was found.
+    One example at a time is used if the gradients of a batch cannot be divided among its examples,
+    or if the check finds that they differ from those of single examples. The model is not changed.
 
     Args:
         model: Any module.
-        inputs: What the user passed.
-        options: The user's choices.
-        compute: From the prepared engine and the batches of both sides to the result.
-        targets: Targets, where ``inputs`` holds none.
+        inputs: Inputs as the user passed them.
+        options: The user's options.
+        compute: Function of the prepared engine and the batches of both sides.
+        targets: Targets, if ``inputs`` does not contain them.
         other: Inputs of the second side, if there is one.
         batch_fn: Turns an item of ``inputs`` into a batch.
-        device: Where the inputs should lie; None for that of the parameters.
+        device: Device for the inputs; None uses that of the parameters.
 
     Raises:
-        CaptureError: If an example's outputs depend on the others, or on chance, or a rule is wrong
-            for a single example.
+        CaptureError: If an example's outputs depend on the others or on random numbers, or a rule
+            is wrong for a single example.
     """
     raise_trim_threshold()
     require_check(options.check)
@@ -314,9 +315,9 @@ def _computed(
     options: EngineOptions,
     compute: Compute[Answer],
 ) -> Answer:
-    """Compute in batches; after a failure cast the inputs, or take one example at a time.
+    """Compute in batches. After a failure cast the inputs, or take one example at a time.
 
-    Inputs are cast only after the model has refused them: to try them before would cost a pass in
+    Inputs are cast only after the model has refused them. Trying them first would cost a pass in
     every call.
     """
     sides = [data] if other is None else [data, other]
@@ -356,9 +357,9 @@ def _computed(
 
 
 def _require_sound_rules(model: nn.Module, one: BatchList, options: EngineOptions) -> None:
-    """If a single example disagrees with autograd, a rule is wrong.
+    """Raise if a single example disagrees with autograd, because then a rule is wrong.
 
-    Otherwise the batch was divided among examples wrongly.
+    Otherwise only the division of the batch among its examples was wrong.
     """
     engine = prepare(model, one, replace(options, outputs="full", check="every"))
     try:
@@ -374,7 +375,7 @@ def kernels_of(
     other: BatchList | None,
     progress: Progress | None = None,
 ) -> TangentKernels:
-    """Kernels of all layers: of some at a time where memory is short, or block by block."""
+    """Kernels of all layers together, or of some layers at a time if memory is short."""
     right_size = len(data) if other is None else len(other)
     engines = engine.split_by_layers(len(data), right_size, other is None)
     pieces = sum(_pieces(part, plan, data, other) for part, plan in engines)
@@ -434,7 +435,7 @@ def _fill(
 
 
 def _pieces(engine: KernelEngine, plan: Plan, data: BatchList, other: BatchList | None) -> int:
-    """Blocks of examples that are gone through, and layers that are filled between them."""
+    """Number of blocks of examples, and of layers that are filled between them."""
     rows = -(-len(data) // plan.block)
     if other is not None:
         columns = -(-len(other) // plan.block)
@@ -476,7 +477,7 @@ class _KernelStore:
             self._counter.done(f"layer {layer}")
 
     def fill_and_release(self, collected: Collected) -> None:
-        """Fill whole kernels, and release factors, the larger part of the memory, on the way."""
+        """Fill whole kernels, and release each factor after its use: factors take most memory."""
         engine = self._engine
         waiting = Counter(index for layer in engine.layers for index in engine.groups_of(layer))
         for layer in engine.layers:
@@ -497,7 +498,7 @@ class _KernelStore:
 
 
 def coverage_of(engine: KernelEngine, plan: Plan) -> dict[str, tuple[Coverage, ...]]:
-    """How every parameter of every layer was treated."""
+    """How the gradients of every parameter of every layer were obtained."""
     ownership = engine.recorder.ownership
     found: dict[str, Coverage] = {}
     for entry in plan.groups:
@@ -520,7 +521,7 @@ def coverage_of(engine: KernelEngine, plan: Plan) -> dict[str, tuple[Coverage, .
 
 
 class TangentFeatures(dict[str, Float[Tensor, "n c p"]]):
-    """Layer -> gradients of all outputs of all examples; shown by their shapes.
+    """Layer -> gradients of all outputs of all examples; ``repr`` shows their shapes.
 
     Attributes:
         checked: How examples were measured, and what was checked.
@@ -556,29 +557,29 @@ def tangent_features(
 
     .. math:: \Psi_l[x, i] = \nabla_{\theta_l} f^i(x)
 
-    What tangent kernels are products of, for measures that need the features themselves, such as
-    the rank-one model and the Fisher information of lou2022. They take n x c x p numbers;
-    :func:`tangent_kernels` forms none of them.
+    Tangent kernels are products of these gradients. Use this function for measures that need the
+    gradients themselves, such as the rank-one model and the Fisher information of lou2022. The
+    result has n x c x p numbers; :func:`tangent_kernels` forms none of them.
 
     Args:
         model: Any module, in evaluation mode; it is left as it was found.
         inputs: Inputs, as for :func:`tangent_kernels`.
         layers: Names, patterns or a predicate; ``"*"`` for every layer with parameters of its own.
         readout: See :func:`tangent_kernels`.
-        params: Which trainable parameters count.
+        params: The trainable parameters to include; None includes all.
         batch_fn: Turns an item of ``inputs`` into a batch.
         batch_size: Examples per forward pass; None to choose. The result does not depend on it.
-        memory_limit: Bytes, or a size such as "4GB"; None for nine tenths of what is free.
-        dtype: Dtype of the features; None for that of the outputs.
-        device: Where the inputs should lie; None for that of the parameters.
+        memory_limit: Limit in bytes, or a size such as "4GB"; None: nine tenths of the free memory.
+        dtype: Dtype of the features; None uses that of the outputs.
+        device: Device for the inputs; None uses that of the parameters.
         check: See :func:`tangent_kernels`.
 
     Returns:
-        Layer -> (n, c, p), the entries of its parameters one after the other as
-        ``named_parameters`` lists them; a complex entry is two numbers.
+        Layer -> (n, c, p). The p entries are those of its parameters in the order of
+        ``named_parameters``. A complex entry is two numbers.
 
     Raises:
-        CaptureError: If examples depend on each other or on chance.
+        CaptureError: If examples depend on each other or on random numbers.
         MemoryLimitError: If the features do not fit; the message has the numbers.
 
     Examples:
@@ -644,7 +645,7 @@ def _features_of(
 def _compare_features(
     engine: KernelEngine, factors: Sequence[Factors], checked_batch: CheckedBatch
 ) -> None:
-    """Weighted sums of the gradients that were found against plain autograd."""
+    """Compare weighted sums of the gradients with plain autograd."""
     rows = slice(checked_batch.start, checked_batch.start + len(checked_batch.batch))
     again = checked_batch.rerun_rows
     weights = torch.zeros_like(checked_batch.output_weights)
@@ -666,7 +667,7 @@ def forward_kernel(
     normalize: bool = True,
     readout: str | Readout | None = None,
 ) -> Float[Tensor, "n n"]:
-    r"""Inner products of what a linear layer receives.
+    r"""Inner products of the inputs of a linear layer, for all pairs of examples.
 
     .. math:: \mathrm{Fwd}_l(x, x') = \frac{a_{l-1}(x) \cdot a_{l-1}(x')}{N_{l-1}}
 
@@ -690,8 +691,8 @@ def forward_kernel(
         [[0.5, 0.5], [0.5, 1.0]]
 
     References:
-        [lou2022], Eq. (9). Differs from paper: each kernel is divided by the width of its own side,
-        not both by the common one.
+        [lou2022], Eq. (9). Differs from paper: each kernel is divided by the width of its own side;
+        the paper divides both by the common width.
     """
     factors = _factors(model, inputs, layer, readout)
     a = factors.inputs.flatten(1)
@@ -706,7 +707,7 @@ def backward_kernel(
     normalize: bool = True,
     readout: str | Readout | None = None,
 ) -> Float[Tensor, "n c n c"]:
-    r"""Inner products of the gradients of the outputs with respect to what a linear layer gives.
+    r"""Inner products of gradients of the model's outputs by the outputs of a linear layer.
 
     .. math:: \mathrm{Bwd}_l[(x, i), (x', j)] =
               \frac{\delta_l^i(x) \cdot \delta_l^j(x')}{N_l}
@@ -731,8 +732,8 @@ def backward_kernel(
         [[[[1.0, 0.0]], [[0.0, 1.0]]]]
 
     References:
-        [lou2022], Eq. (9). Differs from paper: each kernel is divided by the width of its own side,
-        not both by the common one.
+        [lou2022], Eq. (9). Differs from paper: each kernel is divided by the width of its own side;
+        the paper divides both by the common width.
     """
     factors = _factors(model, inputs, layer, readout)
     n, c, width, _ = factors.output_grads.shape
@@ -747,16 +748,16 @@ def forward_backward_kernels(
     *,
     readout: str | Readout | None = None,
 ) -> dict[str, tuple[Float[Tensor, "n n"], Float[Tensor, "n n"]]]:
-    """Forward kernels of several layers, and their backward kernels averaged over equal outputs.
+    """Forward kernels of several layers, and backward kernels averaged over equal outputs.
 
-    The same passes serve all layers. Pairs of different outputs are not formed: of a thousand
-    outputs those that are equal are a thousandth, in time and in memory.
+    The same passes serve all layers. Pairs of different outputs are not formed: with a thousand
+    outputs this saves 99.9 % of time and memory.
 
     Args:
         model: Any module, in evaluation mode.
         inputs: Inputs, as for :func:`tangent_kernels`.
-        layers: Names. Those that have no matrix of their own, applied once to one vector per
-            example, are left out of the result.
+        layers: Names of layers. The result leaves out layers without one matrix that is applied
+            once to one vector per example.
         readout: See :func:`tangent_kernels`.
 
     Returns:
@@ -803,7 +804,7 @@ def _vector_factors(
 
         engine, plan = prepared(layers)
         fitting = [layer for layer in engine.layers if _has_vectors(engine, plan, layer)]
-        if len(fitting) < len(engine.layers):  # before passes for all outputs
+        if len(fitting) < len(engine.layers):  # decide before the passes for all outputs
             if not fitting:
                 return {}
             engine, plan = prepared(fitting)
@@ -830,23 +831,23 @@ def shared_tangent_kernels(
     processes: Processes,
     **options: Any,
 ) -> TangentKernels:
-    """Tangent kernels of all examples, each layer's at the process that owns it.
+    """Tangent kernels of all examples; each process gets the kernels of the layers that it owns.
 
-    Examples are dealt out in consecutive parts. A process computes the kernel of its part with
-    itself and with the parts of the processes that follow, half of the way around: every pair of
-    parts once. Tiles go to the owners of the layers, which put them together and mirror them.
+    Each process gets a consecutive part of the examples. It computes the kernel of its part with
+    itself and with the parts of half of the other processes, so that every pair of parts is
+    computed once. The owners of the layers receive the tiles, join them and mirror them.
 
     Args:
-        model: the same everywhere.
-        batch: all examples, the same everywhere.
+        model: the model, equal in all processes.
+        batch: all examples, equal in all processes.
         layers: as for :func:`tangent_kernels`.
-        owners: layer -> process that gets its kernel; the same everywhere.
-        processes: those that take part.
-        options: of :func:`tangent_kernels`.
+        owners: layer -> process that gets its kernel; equal in all processes.
+        processes: the processes that take part.
+        options: options of :func:`tangent_kernels`.
 
     Returns:
-        The kernels of this process's layers; coverage is that of all layers, outputs are those of
-        its part of the examples.
+        The kernels of the layers that this process owns. The coverage has all layers; the outputs
+        are those of this process's examples.
     """
     if processes.alone:
         return tangent_kernels(model, batch, layers, **options)
@@ -857,7 +858,7 @@ def shared_tangent_kernels(
             own = tangent_kernels(model, batch.take(ring.own), layers, **options)
         if ring.own and ring.following:
             second = batch.take(ring.following)
-            options |= {"check": False}  # the same passes were compared with autograd before
+            options |= {"check": False}  # these passes were already compared with autograd
             other = tangent_kernels(model, batch.take(ring.own), layers, other=second, **options)
     known = processes.gather(None if own is None else (list(own), own.coverage))
     names, coverage = next(entry for entry in known if entry is not None)
@@ -874,7 +875,7 @@ def shared_tangent_kernels(
 
 @dataclass(frozen=True)
 class _Ring:
-    """Which pairs of examples each process sees."""
+    """The pairs of parts that each process computes."""
 
     processes: Processes
     count: int
@@ -892,13 +893,13 @@ class _Ring:
         return list(range(part.start, part.stop))
 
     def _following(self, rank: int) -> list[int]:
-        """Examples of the next half of the ring; of two opposite parts one looks at the other."""
+        """Examples of the next half of the ring; of two opposite parts only one takes the other."""
         size = self.processes.size
         last = size // 2 if size % 2 or rank < size // 2 else size // 2 - 1
         return [index for step in range(1, last + 1) for index in self._part((rank + step) % size)]
 
     def assemble(self, diagonal: list[Tensor], following: list[Tensor]) -> Tensor:
-        """One kernel from everybody's tiles."""
+        """Join the tiles of all processes to one kernel."""
         tiles = [*self._placed(diagonal, following)]
         shape = list(tiles[0][2].shape)
         axis = len(shape) // 2  # (n, n) or (n, c, n, c)

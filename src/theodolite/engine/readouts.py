@@ -1,7 +1,7 @@
-"""From whatever a model returns to the functions of an example that are differentiated.
+"""From the output of a model to the functions of an example whose gradients are taken.
 
-A readout gives one row of outputs per example; a loss turns the row into one number; a choice of
-outputs says which of them a tangent kernel is about.
+A readout gives one row of outputs per example. A loss turns the row into one number. A choice of
+outputs selects those for a tangent kernel.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,7 +41,7 @@ LOSS = "loss"
 
 
 def resolve_readout(readout: str | Readout | None) -> Readout:
-    """The function behind a readout's name; a callable is kept, None takes the plain outputs."""
+    """The function with the name of a readout; callables are kept, None is the plain output."""
     if readout is None:
         return lambda output, _batch: main_tensor(output)
     if callable(readout):
@@ -140,12 +140,12 @@ Loss = Callable[[Tensor, Any], Tensor]
 
 
 def first_output(outputs: Tensor, _targets: Any) -> Float[Tensor, " n"]:
-    """The loss of a readout that gives losses."""
+    """The loss for a readout that returns losses."""
     return outputs[:, 0]
 
 
 def per_example_loss(loss: Loss | None) -> Callable[[Tensor, Batch], Tensor]:
-    """The loss as a function of outputs and batch that gives ``(n,)``, and says so if it cannot.
+    """The loss as a function of outputs and batch that returns ``(n,)``, or an error with advice.
 
     Raises:
         ShapeError: When called, if the loss is reduced or has further axes.

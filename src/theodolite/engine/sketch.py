@@ -1,17 +1,18 @@
 r"""Alignment of every layer's tangent kernel with the labels, without holding any kernel.
 
-:func:`tangent_alignments` needs the norm of every layer's centred kernel. It has three ways to it:
+:func:`tangent_alignments` needs the norm of every layer's centred kernel. There are three ways:
 
 * :class:`KernelMoments` adds up blocks of the kernel,
-* :class:`GradientMoments` adds up gradients, where they are shorter than the kernel's rows,
-* :func:`sketch_grams` estimates it from gradients along random vectors, with an error.
+* :class:`GradientMoments` adds up gradients, if a layer has fewer parameters than kernel rows,
+* :func:`sketch_grams` estimates the norm from gradients along random vectors, with an error.
 
-In the sketch a random vector :math:`z` of signs along the outputs of a group of examples costs one
-backward pass of that group and gives :math:`\Psi z`. For two of them, of groups g and h or both of
-one group, :math:`E (z^\top K_c z')^2` is the squared norm of the block (g, h) of the centred
-kernel. With all examples in one group, s vectors cost s passes of all examples. With m groups, each
-example is met by :math:`s / \sqrt m` vectors only: that many pairs in each of the m diagonal blocks
-leave the error of s vectors where the kernel is block diagonal, and a smaller one elsewhere.
+The sketch uses random vectors :math:`z` of signs along the outputs of a group of examples. Each
+costs one backward pass of that group and gives :math:`\Psi z`. For two vectors of groups g and h
+(or of one group), :math:`E (z^\top K_c z')^2` is the squared norm of the block (g, h) of the
+centred kernel. With all examples in one group, s vectors cost s passes of all examples. With m
+groups each group has only :math:`s / \sqrt m` vectors. The m diagonal blocks then have as many
+pairs as with one group. So the error is that of s vectors if the kernel is block diagonal, and
+smaller otherwise.
 """
 
 import math
@@ -75,10 +76,10 @@ class TangentAlignment:
     r"""Alignment of one layer's tangent kernel with the labels, in float64 on the CPU.
 
     Args:
-        alignment: :math:`A_l`, nan where the centred kernel or the labels are zero.
+        alignment: :math:`A_l`; nan if the centred kernel or the labels are zero.
         energy: :math:`\|\Psi_l \tilde Y\|^2`, the numerator before normalisation.
         norm: :math:`\|C K_l C\|_F`, or its estimate.
-        error: Standard error of the alignment; zero where it is exact.
+        error: Standard error of the alignment; zero if it is exact.
     """
 
     alignment: Float[Tensor, ""]
@@ -94,8 +95,8 @@ class TangentAlignments(LayerMapping[TangentAlignment]):
     Args:
         layers: The alignments.
         method: ``"exact"`` or ``"sketch"``.
-        covariance: Covariance of the errors of all layers. Probes are common to them, so that
-            differences between layers are known better than the layers themselves.
+        covariance: Covariance of the errors of all layers. All layers share the random vectors, so
+            differences between layers have smaller errors than the layers themselves.
         checked: How examples were measured, and what was checked.
         sketch: How a sketch was made: ``groups`` of examples, random ``vectors`` of each group, and
             the ``precision`` of their backward passes.
@@ -112,7 +113,7 @@ class TangentAlignments(LayerMapping[TangentAlignment]):
 
     @property
     def curve(self) -> Float[Tensor, " layers"]:
-        """Alignments of all layers, one after the other."""
+        """Alignments of all layers, in order."""
         return torch.stack([entry.alignment for entry in self.layers.values()])
 
     def difference_error(self, first: str, second: str) -> Float[Tensor, ""]:
@@ -123,10 +124,11 @@ class TangentAlignments(LayerMapping[TangentAlignment]):
         return (S[i, i] + S[j, j] - 2 * S[i, j]).clamp(min=0.0).sqrt()
 
     def peak(self, errors: float = 2.0) -> str | None:
-        """The layer with the largest alignment, or None if it is not resolved.
+        """The layer with the largest alignment, or None if the errors are too large to decide.
 
         Args:
-            errors: By how many standard errors of the difference it must exceed every other layer.
+            errors: The largest must exceed every other layer by this many standard errors of the
+                difference.
         """
         covariance = None if self.method == "exact" else self.covariance
         best = peak_index(self.curve, covariance, errors)
@@ -134,8 +136,8 @@ class TangentAlignments(LayerMapping[TangentAlignment]):
 
 
 _BLOCK_ROWS = 8192  # rows (example, output) of a block: large products, small blocks
-_FIRST = 64  # examples in which a sketch looks for dependence on each other
-_ZERO = 1e-12  # of the norm before centring: a kernel that is constant up to rounding
+_FIRST = 64  # examples of a sketch that the check looks at
+_ZERO = 1e-12  # share of the norm before centring: below it a kernel is constant up to rounding
 
 
 def tangent_alignments(
@@ -162,13 +164,14 @@ def tangent_alignments(
     .. math:: A_l = \frac{\|\Psi_l \tilde Y\|^2}{\|C K_l C\|_F\, \|\tilde Y\|^2},
               \qquad \tilde Y = C Y
 
-    The numerator takes one backward pass for all layers. The norm is added up over blocks of the
-    kernel, in float64, so that memory does not grow with the square of the number of examples. For
-    a layer with fewer parameters than the kernel has rows it is that of the parameters' side of the
-    same product, where that is cheaper. Or it is estimated from pairs of random vectors, common to
-    all layers. Where memory allows, groups of examples have vectors of their own, and each example
-    takes part in fewer backward passes than there are ``sketch_vectors``, at an error that is no
-    larger. These passes, whose error is far above rounding, use tensor cores (TF32) on a GPU.
+    The numerator takes one backward pass for all layers. There are three ways to compute the norm.
+    It is added up over blocks of the kernel, in float64, so that memory does not grow with the
+    square of the number of examples. If a layer has fewer parameters than its kernel has rows, the
+    matrix of inner products of parameters may be cheaper; it has the same norm. Or the norm is
+    estimated from random vectors, which all layers share. If memory allows, groups of examples get
+    their own vectors. Each example then takes part in fewer than ``sketch_vectors`` backward
+    passes, with no larger error. On a GPU these passes use tensor cores (TF32), whose rounding is
+    far below the error of the estimate.
 
     Range: [0, 1].
     Undefined (``nan``): the kernel is constant up to rounding, or the targets are.
@@ -176,29 +179,30 @@ def tangent_alignments(
     Args:
         model: Any module, in evaluation mode.
         inputs: Inputs, (inputs, targets), a mapping, or batches of these.
-        targets: :math:`Y`: class labels (n,) or values (n, c), where ``inputs`` holds none.
+        targets: :math:`Y`: class labels (n,) or values (n, c), if ``inputs`` does not contain them.
         layers: Names, patterns or a predicate; ``"*"`` for every layer with parameters of its own.
-        method: ``"exact"``, or ``"sketch"`` where that takes too long.
-        sketch_vectors: The sketch has at most the error of so many random vectors along all
-            outputs of all examples, at least 3; errors fall as its inverse.
+        method: ``"exact"``, or ``"sketch"`` if the exact norm takes too long.
+        sketch_vectors: Number of random vectors along all outputs of all examples, at least 3. The
+            error of the sketch is at most that of so many vectors, and falls as their inverse.
         readout: See :func:`tangent_kernels`.
-        params: Which trainable parameters count.
-        memory_limit: Bytes, or a size such as "4GB"; None for nine tenths of what is free.
+        params: The trainable parameters to include.
+        memory_limit: Limit in bytes, or a size such as "4GB"; None: nine tenths of the free memory.
         batch_fn: Turns an item of ``inputs`` into a batch.
         batch_size: Examples per forward pass; None to choose.
-        dtype: Dtype of products; None for that of the outputs.
-        device: Where the inputs should lie; None for that of the parameters.
+        dtype: Dtype of products; None uses that of the outputs.
+        device: Device for the inputs; None uses that of the parameters.
         check: See :func:`tangent_kernels`; a sketch checks its first examples.
         generator: Source of the random vectors; None for a fixed seed.
-        processes: That have the same model, inputs and random vectors, and share the work of the
-            sketch.
+        processes: Processes with the same model, inputs and random vectors that share the work of
+            the sketch.
 
     Returns:
         The alignment of every layer with its standard error.
 
     Raises:
-        CaptureError: If examples depend on each other or on chance, or a rule is wrong.
-        DomainError: If there are no targets, or the model trains or drops out.
+        CaptureError: If examples depend on each other or on random numbers, or a rule is wrong.
+        DomainError: If there are no targets, or the model is in training mode where that changes
+            results (batch statistics, dropout).
         MemoryLimitError: If the plan exceeds the memory limit.
         ShapeError: If outputs and targets do not match.
 
@@ -263,7 +267,7 @@ def _assemble(
     labels: Tensor,
     covariance: Tensor,
 ) -> TangentAlignments:
-    # One copy from the device: what follows, and what callers read, are single numbers.
+    # One copy from the device; the rest works on single numbers.
     energies, norms, noise, size = (part.cpu() for part in (*parts, labels.square().sum()))
     covariance = covariance.cpu()
     defined = (norms > _ZERO * noise) & (size > 0)
@@ -282,13 +286,13 @@ class KernelMoments:
 
     .. math:: \|CKC\|_F^2 = \sum K^2 - \tfrac{2}{m} |K1|^2 + \tfrac{1}{m^2} (1^\top K 1)^2
 
-    A constant is subtracted from all entries first. It changes nothing after centring, and keeps
-    digits where kernels are nearly constant, as those of deep networks at initialisation are.
+    A constant is subtracted from all entries first. Centring removes it again. The subtraction
+    keeps digits if a kernel is nearly constant, as in deep networks at initialisation.
 
     Args:
-        size: m, rows of the kernel.
-        device: Where the sums are kept.
-        labels: Vector whose quadratic form is added up too.
+        size: number m of rows of the kernel.
+        device: Device for the sums.
+        labels: Vector y; its quadratic form is added up too.
     """
 
     def __init__(self, size: int, device: torch.device, labels: Tensor) -> None:
@@ -321,7 +325,7 @@ class KernelMoments:
 
     @property
     def uncentered(self) -> Tensor:
-        """Norm before centring; the constant that was subtracted is added back."""
+        """Norm before centring, with the subtracted constant added back."""
         offset = torch.zeros_like(self._form) if self._offset is None else self._offset
         m = self._size
         shifted = self._squares + 2 * offset * self._rows.sum() + m * m * offset.square()
@@ -333,7 +337,7 @@ class KernelMoments:
         return centered_square_sum(self._squares, self._rows).clamp(min=0.0).sqrt()
 
 
-_MATRICES = 4  # of P x P numbers that exist at a time, while one layer is worked on
+_MATRICES = 4  # P x P matrices that exist at one time while a layer is processed
 
 
 class GradientMoments:
@@ -342,10 +346,11 @@ class GradientMoments:
     .. math:: \|C K C\|_F = \|C J J^\top C\|_F = \|J^\top C J\|_F
 
     J has one row per example and output and one column per parameter. The matrix on the right is
-    the scatter of its rows about their mean: time grows with their number, not with its square.
+    the scatter of its rows about their mean. Its time grows with the number of rows, not its
+    square.
 
     Args:
-        labels: Vector whose quadratic form is added up too, one entry per row.
+        labels: Vector y, one entry per row; its quadratic form is added up too.
     """
 
     def __init__(self, labels: Tensor) -> None:
@@ -381,14 +386,14 @@ class GradientMoments:
 
 
 def shorter_sides(engine: KernelEngine, plan: Plan, examples: int) -> list[str]:
-    """Layers for which the matrix of parameters takes less time than the kernel of all examples.
+    """Layers whose matrix of parameters takes less time than the kernel of all examples.
 
-    One such matrix stays per layer: the smallest first, as long as memory is left by the plan.
+    Each such matrix stays in memory. The smallest are taken first, while the plan leaves memory.
 
     Args:
         engine: The engine.
-        plan: Of one pair of blocks of examples.
-        examples: All of them.
+        plan: The plan of one pair of blocks of examples.
+        examples: Number of all examples.
     """
     columns = {layer: _columns(engine, plan, layer) for layer in engine.layers}
     limit = engine.options.memory_limit or available_bytes(engine.device)
@@ -403,7 +408,7 @@ def shorter_sides(engine: KernelEngine, plan: Plan, examples: int) -> list[str]:
 
 
 def _columns(engine: KernelEngine, plan: Plan, layer: str) -> int:
-    """Parameters of a layer; none where its gradients are never formed."""
+    """Number of parameters of a layer; 0 if its gradients are never formed."""
     groups = [plan.groups[index].group for index in engine.groups_of(layer)]
     if any(group.kind not in ("outer", "dense") for group in groups):
         return 0
@@ -424,7 +429,7 @@ def gradient_rows(factors: Sequence[Factors | None], plan: Plan) -> Iterator[tup
     if not present:
         return
     examples, c = len(present[0]), present[0].outputs
-    # Rows in float64 too; what they are made of, one group at a time.
+    # Rows are converted to float64 too; their factors are converted one group at a time.
     numbers = 3 * c * sum(own.entries for own in present)
     size = 4 * numbers + max(own.working_bytes for own in present)
     for rows in spans(examples, max(1, plan.tile_bytes // max(1, size))):
@@ -463,7 +468,7 @@ def _exact(engine: KernelEngine, data: BatchList, labels: Tensor) -> TangentAlig
 def _block_plan(engine: KernelEngine, examples: int) -> Plan:
     """The largest blocks that fit."""
     block = min(examples, max(1, _BLOCK_ROWS // engine.outputs))
-    # Gradients along the labels: of all batches so far, and of the one that is added.
+    # Two gradients along the labels exist: that of all batches so far and that of the current one.
     parameters = engine.recorder.ownership.parameters.values()
     held = 2 * sum(p.numel() * p.element_size() for p in parameters)
     while True:
@@ -489,7 +494,7 @@ def _moments(engine: KernelEngine, plan: Plan, labels: Tensor) -> dict[str, _Mom
 def _stream(
     engine: KernelEngine, data: BatchList, plan: Plan, labels: Tensor, moments: dict[str, _Moments]
 ) -> tuple[dict[str, Tensor], list[CheckedBatch]]:
-    """Go through all blocks; the gradient of the outputs along the labels, and checked batches."""
+    """Process all blocks; return the gradient along the labels, and the checked batches."""
     checked_batches: list[CheckedBatch] = []
     total: dict[str, Tensor] = {}
     kernels = {name: entry for name, entry in moments.items() if isinstance(entry, KernelMoments)}
@@ -530,11 +535,11 @@ def _add_blocks(
 
 
 MOST_GROUPS = 16
-_TOGETHER = 12  # examples of a group at least: a pass of fewer is launched as slowly
-_FEWEST = 3  # vectors of a group: without one of them a pair is left
-_DOUBLE = 2.0  # products of float32 that run in the time of one of float64
-_COLUMNS = 2**14  # entries of gradients in one of the products that are made side by side
-_COPIED = 2**27  # numbers in float64 at a time
+_TOGETHER = 12  # smallest number of examples of a group: a pass of fewer is not faster
+_FEWEST = 3  # smallest number of vectors of a group, so that the jackknife leaves a pair
+_DOUBLE = 2.0  # float32 products that take the time of one float64 product
+_COLUMNS = 2**14  # entries of the gradients in one of several products made side by side
+_COPIED = 2**27  # largest number of float64 numbers that are copied at a time
 
 
 @dataclass(frozen=True)
@@ -551,12 +556,12 @@ class SketchPlan:
 
     @property
     def gradients(self) -> int:
-        """Gradients that are kept: along the labels, along ones, and along all random vectors."""
+        """Number of kept gradients: along the labels, along ones, and along all random vectors."""
         return 1 + (len(self.groups) > 1) + len(self.groups) * self.vectors
 
     @property
     def passes(self) -> int:
-        """Backward passes that each example takes part in."""
+        """Number of backward passes in which each example takes part."""
         return 1 + (len(self.groups) > 1) + self.vectors
 
 
@@ -570,20 +575,20 @@ def sketch_plan(
     item: int = 4,
     limit: int | None = None,
 ) -> SketchPlan:
-    """The groups that take least time: few passes of the examples, few products of gradients.
+    """The groups that take the least time: few passes of examples, few products of gradients.
 
     Args:
-        wanted: Random vectors of a single group; errors are at most those of so many.
+        wanted: Number of random vectors of a single group; the error is at most that of so many.
         examples: Number of examples.
-        parameters: Numbers of a gradient.
-        products: Multiply-adds of one example's way through the model.
-        groups: At most so many; None for :data:`MOST_GROUPS`.
+        parameters: Number of entries of a gradient.
+        products: Multiply-adds of one example in the model.
+        groups: Largest number of groups; None for :data:`MOST_GROUPS`.
         item: Bytes of a number.
-        limit: Bytes that gradients along all vectors may take, half of it where there are several
-            groups; None for no limit.
+        limit: Limit in bytes for gradients along all vectors; with several groups they may take
+            half of it. None for no limit.
 
     Raises:
-        MemoryLimitError: If not even those of a single group fit.
+        MemoryLimitError: If the gradients of a single group do not fit.
     """
     most = max(1, min(MOST_GROUPS if groups is None else groups, examples // _TOGETHER))
     plans = []
@@ -608,13 +613,13 @@ def sketch_plan(
 
 
 def forward_products(uses: Sequence[Use], parameters: int) -> int:
-    """Multiply-adds of one example with all parameters, from a recorded pass of one."""
+    """Multiply-adds of one example with all parameters, counted in a recorded pass."""
     outer = [use.structure for use in uses if isinstance(use.structure, Outer)]
     return parameters + sum(one.positions * one.rows * one.columns for one in outer)
 
 
 def random_signs(plan: SketchPlan, labels: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Signs along all outputs, (s, n, c), centred where all examples are one group."""
+    """Random signs along all outputs, (s, n, c), centred if all examples are one group."""
     draws = torch.Generator().manual_seed(0) if generator is None else generator
     shape = (plan.vectors, *labels.shape)
     signs = (2.0 * torch.randint(0, 2, shape, generator=draws, device=draws.device) - 1.0).to(
@@ -633,19 +638,19 @@ def sketch_grams(
     generator: torch.Generator | None = None,
     processes: Processes = ALONE,
 ) -> dict[str, Tensor]:
-    r"""Layer -> inner products of :math:`\Psi_l C z`, (1 + m s, 1 + m s), the labels before signs.
+    r"""Layer -> inner products of :math:`\Psi_l C z`, (1 + m s, 1 + m s), labels first, then signs.
 
-    The centring of a vector along some of the examples would reach all others. It is done with
-    the gradients: :math:`\Psi C z = \Psi z - \tfrac{1^\top z}{n c} \Psi 1`.
+    Centring a vector along some examples would change its entries at all others. So the gradients
+    are centred: :math:`\Psi C z = \Psi z - \tfrac{1^\top z}{n c} \Psi 1`.
 
     Args:
         recorder: The model.
         data: All examples.
-        labels: Centred, (n, c).
+        labels: Centred labels, (n, c).
         plan: Which examples share random vectors.
         batch_size: Examples in one pass.
-        generator: Of the signs; None for a fixed seed.
-        processes: Each goes through its part of the examples; gradients add up over them.
+        generator: Source of the signs; None for a fixed seed.
+        processes: Each process takes its part of the examples; gradients are added up over them.
     """
     signs, m = random_signs(plan, labels, generator), len(plan.groups)
     shared = labels[None] if m == 1 else torch.stack([labels, torch.ones_like(labels)])
@@ -669,7 +674,7 @@ def sketch_grams(
                 start = here.stop
     ones = torch.stack([signs[:, rows].sum((1, 2)) for rows in plan.groups]).flatten()
     found: dict[str, Tensor] = {}
-    for name in list(totals):  # one parameter at a time: in float64 all would take twice the memory
+    for name in list(totals):  # one parameter at a time: all in float64 would double the memory
         found[name] = _gram(processes.sum(totals.pop(name)).flatten(1))
     zero = torch.zeros(plan.gradients, plan.gradients, dtype=torch.float64, device=labels.device)
     layers = recorder.ownership.layers.items()
@@ -687,11 +692,11 @@ def _add_gradients(
     weights: Tensor,
     targets: Sequence[int],
 ) -> None:
-    """One backward pass for each set of weights, added to its row of the totals."""
+    """Add one backward pass for each set of weights to its row of the totals."""
     for index, (seed, target) in enumerate(zip(weights, targets, strict=True)):
         keep = index + 1 < len(weights)
-        # The labels come first, in full precision; random vectors have an error of their own, far
-        # above the rounding of tensor cores.
+        # The labels come first, in full precision. Random vectors may use tensor cores: their own
+        # error is far above the rounding.
         with coarse_arithmetic(outputs.device) if index else nullcontext():
             gradients = plain_gradients(outputs, parameters, seed.to(outputs.dtype), keep=keep)
         for name, gradient in gradients.items():
@@ -699,7 +704,7 @@ def _add_gradients(
 
 
 def _gram(rows: Tensor) -> Tensor:
-    """Inner products of a few long rows in float64, many parts of them at a time."""
+    """Inner products of a few long rows in float64, computed in many parts side by side."""
     total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
     for span in spans(rows.shape[1], max(1, _COPIED // (len(rows) * _COLUMNS)) * _COLUMNS):
         wide = rows[:, span].double()
@@ -712,7 +717,7 @@ def _gram(rows: Tensor) -> Tensor:
 
 
 def _centered(gram: Tensor, shares: Tensor) -> Tensor:
-    """Inner products of vectors less their shares of the second one, which is left out."""
+    """Subtract from each vector its share of the second one, and leave out the second one."""
     ones, others = gram[1], [0, *range(2, len(gram))]
     along = ones[others]
     cross = torch.outer(shares, along)
@@ -721,13 +726,13 @@ def _centered(gram: Tensor, shares: Tensor) -> Tensor:
 
 
 def pair_norms(grams: Tensor, groups: int = 1) -> tuple[Tensor, Tensor]:
-    r"""Norms of kernels from a sketch's inner products, and the same without each vector in turn.
+    r"""Norms of kernels from a sketch's inner products, also without each vector in turn.
 
     .. math:: \|K_c\|_F^2 = \sum_{g, h} E\,(z_g^\top K_c z'_h)^2
 
     Args:
-        grams: Inner products of gradients along random vectors, group after group, (layers, m s,
-            m s).
+        grams: Inner products of gradients along random vectors, group after group, with shape
+            (layers, m s, m s).
         groups: The number m of groups.
 
     Returns:
@@ -736,12 +741,12 @@ def pair_norms(grams: Tensor, groups: int = 1) -> tuple[Tensor, Tensor]:
     s = grams.shape[1] // groups
     squares = grams.square()
     squares = squares - torch.diag_embed(squares.diagonal(dim1=1, dim2=2))
-    blocks = squares.reshape(-1, groups, s, groups, s).sum(4)  # a vector with those of a group
-    within = torch.stack([blocks[:, g, :, g] for g in range(groups)], 1)  # pairs of one group
+    blocks = squares.reshape(-1, groups, s, groups, s).sum(4)  # one vector with those of a group
+    within = torch.stack([blocks[:, g, :, g] for g in range(groups)], 1)  # pairs inside a group
     across = blocks.sum(3) - within
     inside, outside = within.sum(2, keepdim=True), across.sum(2, keepdim=True)
     every = (inside / (s * (s - 1)) + outside / s**2).sum(1)
-    # A group without one of its vectors; pairs of two groups are in the sum twice.
+    # Leave one vector of a group out. Pairs of two groups are in the sum twice.
     fewer = (inside - 2 * within) / ((s - 1) * (s - 2)) - inside / (s * (s - 1))
     fewer = fewer + 2 * ((outside - across) / (s * (s - 1)) - outside / s**2)
     return every.squeeze(1).sqrt(), (every.unsqueeze(2) + fewer).clamp(min=0.0).sqrt()
@@ -777,7 +782,7 @@ def _sketched(
             len(data),
             numbers,
             forward_products(engine.single_run.uses, numbers),
-            groups=None if processes.alone else 1,  # all that is kept is sent
+            groups=None if processes.alone else 1,  # all kept gradients are sent
             item=item,
             limit=limit,
         )
