@@ -106,3 +106,26 @@ def test_long_steps_tell_how_far_they_are(monkeypatch):
         fractions = [done for name, done in told if name == family]
         assert fractions == sorted(fractions)
         assert len(set(fractions[:4])) > 2, "more than one before the first layer"
+
+
+class Log:
+    """A stream without isatty()."""
+
+    def write(self, text):
+        pass
+
+    def flush(self):
+        pass
+
+
+class FullDisk(Log):
+    def write(self, text):
+        raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("log", [None, Log(), FullDisk()], ids=["none", "other", "full"])
+def test_a_survey_without_a_log_to_write_to(monkeypatch, log):
+    monkeypatch.setattr("sys.stderr", log)
+    survey = th.survey(mlp(), blobs(30), families="kernel", progress=True)
+    monkeypatch.undo()
+    assert survey.record.contents["rows"]

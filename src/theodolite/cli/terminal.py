@@ -9,7 +9,7 @@ import os
 import sys
 import webbrowser
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -54,7 +54,7 @@ class PoliteGroup(typer.core.TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            typer.secho("stopped; finished files are kept", err=True)
+            _say("stopped; finished files are kept")
             raise typer.Exit(INTERRUPTED) from None
         except Exception as error:
             if ctx.params.get("_traceback") or _known_to_typer(error):
@@ -70,15 +70,20 @@ def _known_to_typer(error: Exception) -> bool:
 def _fail(error: Exception) -> NoReturn:
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, (TheodoliteError, OSError)):
-        typer.secho(f"error: {text}", fg=typer.colors.RED, err=True)
+        _say(f"error: {text}", fg=typer.colors.RED)
         raise typer.Exit(USER) from error
-    typer.secho(
+    _say(
         f"internal error: {type(error).__name__}: {text}; run 'theodolite --traceback ...' to see "
         "where, and report it",
         fg=typer.colors.RED,
-        err=True,
     )
     raise typer.Exit(INTERNAL) from error
+
+
+def _say(text: str, fg: str | None = None) -> None:
+    """Write to standard error; a log that is closed, or on a full disk, ends no command."""
+    with suppress(OSError, ValueError):
+        typer.secho(text, fg=fg, err=True)
 
 
 def require_writable(folder: Path) -> None:
@@ -129,7 +134,7 @@ class Files:
     def tell_problem(self) -> None:
         """The problem on standard error, after the numbers."""
         if self.problem:
-            typer.secho(f"error: {self.problem}", fg=typer.colors.RED, err=True)
+            _say(f"error: {self.problem}", fg=typer.colors.RED)
 
     def require_written(self) -> None:
         """End with exit code 2 if something could not be written."""
@@ -153,7 +158,7 @@ def progress_bar(
     """
     if not shown:
         yield lambda _fraction, _text: None
-    elif sys.stderr.isatty():
+    elif hasattr(sys.stderr, "isatty") and sys.stderr.isatty():
         with _drawn_bar(estimate) as show:
             yield show
     else:
@@ -167,7 +172,7 @@ def _line_per_stage(stage: Callable[[str], str]) -> Show:
         current = stage(text) if text else ""
         if current and current not in printed:
             printed.add(current)
-            typer.echo(current, err=True)
+            _say(current)
 
     return show
 
@@ -219,7 +224,7 @@ def fail_on(conditions: Sequence[str], answers: Sequence[Answer]) -> None:
     for name in conditions:
         if met[name]:
             text = "the survey has no answer about the task" if task is None else task.text
-            typer.secho(f"--fail-on {name}: {text}", fg=typer.colors.RED, err=True)
+            _say(f"--fail-on {name}: {text}", fg=typer.colors.RED)
             raise typer.Exit(CONDITION)
 
 

@@ -7,12 +7,12 @@ turn both into seconds: for the bar, and for the choice of n (:class:`TimeBudget
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from time import perf_counter
-from typing import Literal
+from typing import Literal, TextIO
 
 import torch
 from torch import nn
@@ -308,7 +308,7 @@ def shown_progress(progress: ProgressBar) -> Iterator[Watch]:
     if callable(progress):
         watch = progress
         yield lambda done, what: watch(done, what) if done >= 0 else None
-    elif not sys.stderr.isatty():
+    elif not _is_terminal():
         yield _Lines(_PATIENCE if progress == "auto" else 0.0)
     else:
         from rich.console import Console
@@ -330,8 +330,16 @@ def shown_progress(progress: ProgressBar) -> Iterator[Watch]:
             yield show
 
 
+def _is_terminal() -> bool:
+    """Whether standard error is a terminal; a process may have none, or another object there."""
+    return hasattr(sys.stderr, "isatty") and sys.stderr.isatty()
+
+
 class _Lines:
-    """Plain lines for a log: results as they come, and now and then what is being done."""
+    """Plain lines for a log: results as they come, and now and then what is being done.
+
+    A log that cannot be written (closed, full disk) does not end a survey.
+    """
 
     def __init__(self, patience: float) -> None:
         self._start = self._last = perf_counter()
@@ -346,5 +354,8 @@ class _Lines:
             return
         self._last = now
         share = "" if done < 0 else f" {done:4.0%}"
-        sys.stderr.write(f"theodolite {now - self._start:5.1f} s{share} {what}\n")
-        sys.stderr.flush()
+        log: TextIO | None = sys.stderr
+        with suppress(OSError, ValueError):
+            if log is not None:
+                log.write(f"theodolite {now - self._start:5.1f} s{share} {what}\n")
+                log.flush()
