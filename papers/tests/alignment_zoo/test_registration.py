@@ -56,6 +56,16 @@ class TestHypothesis:
         assert found.holds is holds
         assert found.numbers["ours"] == 1.0
 
+    def test_the_worst_of_many_environments_has_no_interval(self):
+        """The jackknife of a maximum has no width: it would look certain."""
+        table = self.rising.table.copy()
+        table[1:, CONTEXT.index("changed")] = 1  # three networks beside the base of their group
+        found = Hypothesis("h", "text", "worst", "other", at_least=0.5).check(
+            Sample(self.rising.names, table)
+        )
+        assert found.holds
+        assert np.isnan(found.conditions[0].interval).all()
+
     def test_an_undefined_statistic_decides_nothing(self):
         flat = sample_of([1.0, 1.0], [1.0, 2.0])
         assert Hypothesis("h", "text", "tau", "ours", at_least=0.1).check(flat).holds is None
