@@ -1,4 +1,4 @@
-"""Which number, from training data alone, foretells the generalisation gap?
+"""Which number, from training data alone, predicts the generalisation gap?
 
 The gap is training accuracy less accuracy on test examples whose labels are corrupted as those of
 training are. Networks that went less than 70 % of the way from guessing to all right are left out:
@@ -89,7 +89,7 @@ def _in_order(table: pd.DataFrame, predictors: Sequence[Predictor]) -> list[Pred
 STUDY = question_study(
     "generalisation",
     "Question 1",
-    "Which number, from training data alone, foretells the generalisation gap?",
+    "Which number, from training data alone, predicts the generalisation gap?",
     sample,
     COLUMNS,
     lambda found: panels(found, _QUESTION.predictors, "generalisation gap"),

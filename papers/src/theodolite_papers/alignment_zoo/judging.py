@@ -119,7 +119,7 @@ def context(networks: pd.DataFrame) -> np.ndarray:
 
 
 # Statistics that hypotheses are about: (sample, column) -> number. Every sample has its outcome in
-# the column "outcome"; predictors are signed so that more foretells more.
+# the column "outcome"; predictors are signed so that more predicts more.
 Statistic = Callable[[Sample, str], float]
 # Test accuracies differ by chance: two standard errors with 500 test examples.
 NOISE = 0.04

@@ -1,8 +1,8 @@
 """Is it memorising? From the numbers at the end, by the instrument's verdict, and as an alarm.
 
-``labels``: which number tells networks with corrupted labels from those with true ones, among those
-that fitted their training set. ``verdict``: what the instrument's rule says of every network and
-how often it is wrong or silent. ``alarm``: when to stop, without a validation set.
+``labels``: which number separates networks with corrupted labels from those with true ones, among
+those that fitted their training set. ``verdict``: what the instrument's rule says of every network
+and how often it is wrong or silent. ``alarm``: when to stop, without a validation set.
 """
 
 import numpy as np
@@ -224,7 +224,7 @@ STUDIES = (
     question_study(
         "labels",
         "Question 2",
-        "Which number tells corrupted labels from true ones?",
+        "Which number separates corrupted labels from true ones?",
         label_sample,
         LABEL_COLUMNS,
         _draw_labels,

@@ -4,7 +4,7 @@
 
     python -m theodolite_papers.alignment_zoo.pilot > chosen.toml
 
-Every measure, of ours or a baseline, gets the place where it foretells the outcome best on the
+Every measure, of ours or a baseline, gets the place where it predicts the outcome best on the
 pilot half, and its direction there; every rule that stops training gets the form that loses least.
 The judged half has no part in it. Networks with batch normalisation are not among those of the
 pilot half: they had failed when the choices were made.

@@ -1,4 +1,4 @@
-"""How well one number foretells another over many networks, as the field judges it.
+"""How well one number predicts another over many networks, as the field judges it.
 
 Rank correlation over all networks says little when one factor, such as label noise, moves both
 numbers. So every number is also judged where a single factor changes ([jiang2020],

@@ -1,4 +1,4 @@
-"""Which number, at the start of training, foretells how many steps a network needs?
+"""Which number, at the start of training, predicts how many steps a network needs?
 
 The outcome is the number of steps until the training loss is half of what guessing has. A network
 that does not get there within its limit counts as slower than all that do.
@@ -34,7 +34,7 @@ def sample(zoo: Zoo) -> Sample:
 STUDY = question_study(
     "trainability",
     "Question 4",
-    "Which number, at the start of training, foretells the steps that a network needs?",
+    "Which number, at the start of training, predicts the steps that a network needs?",
     sample,
     COLUMNS,
     lambda found: panels(

@@ -1,4 +1,4 @@
-"""Which number of a source network foretells its accuracy on another task?
+"""Which number of a source network predicts its accuracy on another task?
 
 Sources are trained networks, also on noisy labels. The outcome is the test accuracy on the target
 after fine-tuning all weights. Scores are those of :func:`theodolite.transfer`, and what a user has
@@ -66,7 +66,7 @@ def draw(found: Sample) -> list[Panel]:
 STUDY = question_study(
     "transfer",
     "Question 3",
-    "Which number of a source network foretells its accuracy on another task?",
+    "Which number of a source network predicts its accuracy on another task?",
     sample,
     COLUMNS,
     draw,

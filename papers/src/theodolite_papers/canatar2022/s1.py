@@ -1,4 +1,4 @@
-"""S1, ours: cumulative power foretells the error of kernel regression.
+"""S1, ours: cumulative power predicts the error of kernel regression.
 
 The paper states it without a figure: modes up to some number are learned, the others are not, and
 the error is the target's power in the latter.
@@ -146,7 +146,7 @@ def draw(runs: Results) -> list[Panel]:
 
 STUDY = Study(
     id=_ID,
-    title="Cumulative power foretells the error of kernel regression",
+    title="Cumulative power predicts the error of kernel regression",
     shows=("S1",),
     measure=measure,
     configs={
