@@ -230,6 +230,7 @@ def test_the_summary_links_a_sentence_to_its_claim_with_size_and_seeds(made_site
     assert "<b>reduced</b> 1 seed; 1 of 5 runs<" in row
     assert "value 103 (needed: above 102)" in row
     assert '<span class="verdict weak" data-status="one seed">one seed: holds<' in row
+    assert "on a stand-in" not in row  # the lite size has one, the judged size does not
     assert 'id="imani2022.made.above"' in made_site["imani2022.md"].read_text()
 
 
