@@ -224,7 +224,9 @@ def survey_layers(
     points = pass_.points if read == "next" else {}
     hidden = _inside_paths(model, points, owned) if by_default else frozenset()
     found = tuple(
-        _layer(model, index, name, owned, pass_, points, name in blocks, name in hidden)
+        _layer(
+            model, index, name, owned, pass_, points, block=name in blocks, hidden=name in hidden
+        )
         for index, name in enumerate(owned)
     )
     found = tuple(replace(layer, features=_features(model, layer, pool)) for layer in found)
@@ -410,6 +412,7 @@ def _layer(
     owned: Mapping[str, tuple[str, ...]],
     pass_: _Pass,
     points: Mapping[str, ReadPoint],
+    *,
     block: bool,
     hidden: bool,
 ) -> Layer:

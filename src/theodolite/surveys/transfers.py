@@ -510,20 +510,38 @@ def _measured(
         seconds["tangent"] = time.perf_counter() - began
     frozen = not _trainable(body)
     curve = predicted_curve(found, answers, options.labels, frozen=frozen)
-    return _model_record(
-        name,
-        model,
-        body.head,
-        layers,
-        plain,
-        found,
-        curve,
-        probe,
-        seconds,
-        notes,
-        frozen=frozen,
-        wants_tangent=options.tangent,
-    )
+    best = min(layers, key=lambda entry: entry["error"], default=None)
+    answers = answers.cpu()
+    contents = {
+        "kind": "transfer-model",
+        "name": name,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "trainable": sum(p.numel() for p in model.parameters() if p.requires_grad),
+        "head": body.head,
+        "width": int(layers[-1]["width"]) if layers else 0,
+        "examples": len(probe),
+        "error": found.error,
+        "forecast": forecast(found, answers, frozen=frozen),
+        "frozen": frozen,
+        "tangent_missing": options.tangent and not frozen and not found.tangent,
+        "features": {"n": len(probe), **_numbers(plain)},
+        "features_beside": {"n": found.count, **_numbers(found.plain)},
+        "tangent": {"n": found.count, **_numbers(found.best)} if found.tangent else None,
+        "layers": layers,
+        "best_layer": None if best is None else best["name"],
+        "seconds": seconds,
+        "notes": list(map(str, notes)),
+    }
+    return Record(contents, _model_arrays(found, curve, answers))
+
+
+def _model_arrays(found: Judged, curve: LearningCurve, answers: Tensor) -> dict[str, np.ndarray]:
+    """Squared error of every example, and the learning curve."""
+    columns, _ = regression_targets(answers[: found.count])
+    misses = (columns - found.best.predictions.cpu().double()).square().sum(1)
+    keys = ("labels", "error", "error_interval", "accuracy", "accuracy_interval")
+    curves = {f"curve/{key}": np.asarray(getattr(curve, key).cpu()) for key in keys}
+    return {"misses": misses.numpy(), **curves}
 
 
 def _trainable(body: Body) -> list[str]:
@@ -653,55 +671,6 @@ def _numbers(found: LeaveOneOut) -> dict[str, float]:
         "accuracy_low": float(found.accuracy_interval[0]),
         "accuracy_high": float(found.accuracy_interval[1]),
     }
-
-
-def _model_record(
-    name: str,
-    model: nn.Module,
-    head: str | None,
-    layers: list[dict[str, Any]],
-    plain: LeaveOneOut,
-    found: Judged,
-    curve: LearningCurve,
-    probe: Probe,
-    seconds: dict[str, float],
-    notes: list[str],
-    *,
-    frozen: bool,
-    wants_tangent: bool,
-) -> Record:
-    best = min(layers, key=lambda entry: entry["error"], default=None)
-    answers = _answers(probe, torch.device("cpu"))
-    columns, _ = regression_targets(answers[: found.count])
-    misses = (columns - found.best.predictions.cpu().double()).square().sum(1)
-    contents = {
-        "kind": "transfer-model",
-        "name": name,
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "trainable": sum(p.numel() for p in model.parameters() if p.requires_grad),
-        "head": head,
-        "width": int(layers[-1]["width"]) if layers else 0,
-        "examples": len(probe),
-        "error": found.error,
-        "forecast": forecast(found, answers, frozen=frozen),
-        "frozen": frozen,
-        "tangent_missing": wants_tangent and not frozen and not found.tangent,
-        "features": {"n": len(probe), **_numbers(plain)},
-        "features_beside": {"n": found.count, **_numbers(found.plain)},
-        "tangent": {"n": found.count, **_numbers(found.best)} if found.tangent else None,
-        "layers": layers,
-        "best_layer": None if best is None else best["name"],
-        "seconds": seconds,
-        "notes": list(map(str, notes)),
-    }
-    arrays = {
-        "misses": misses.numpy(),
-        **{
-            f"curve/{key}": np.asarray(getattr(curve, key).cpu())
-            for key in ("labels", "error", "error_interval", "accuracy", "accuracy_interval")
-        },
-    }
-    return Record(contents, arrays)
 
 
 def _joined(
