@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from theodolite.advice import CALIBRATION, ZOO, FitEvidence, InputFinding, judge_inputs
+from theodolite.advice import FitEvidence, InputFinding, judge_inputs
 
 PREDICTED = FitEvidence(1.0, 0.1, 500, 64, 0.95, 0.9, 0.96)
 AT_CHANCE = replace(PREDICTED, input_neighbours=0.1, input_probe=0.11, first_layer_neighbours=0.2)
@@ -35,7 +35,3 @@ XOR = FitEvidence(1.0, 0.5, 2400, 20, 0.62, 0.5, 0.92)
 )
 def test_each_case(evidence, finding):
     assert judge_inputs(evidence) is finding
-
-
-def test_calibrations_count_all_runs():
-    assert (CALIBRATION.runs, ZOO.runs) == (452, 330)

@@ -13,7 +13,7 @@ from theodolite.advice.captions import (
 )
 from theodolite.records import Record, Run, groups_of
 from theodolite.report._overview import whole_numbers
-from theodolite.report.pages import shown, shown_error, spaced
+from theodolite.report.pages import shown, spaced
 
 
 def run_with(family, measure, values, name="", **more):
@@ -186,13 +186,6 @@ def test_numbers_of_the_whole_model_come_with_their_meaning():
 )  # fmt: skip
 def test_numbers_as_a_reader_sees_them(value, text):
     assert shown(value) == text
-
-
-def test_errors_have_the_decimals_of_their_value():
-    assert shown_error({"value": 0.273, "error": 0.02541}) == "0.025"
-    assert shown_error({"value": 12.3, "error": 0.26}) == "0.3"
-    assert shown_error({"value": 0.273, "error": None}) == ""
-    assert shown_error({"value": math.nan, "error": 0.1}) == ""
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 100, 1234])

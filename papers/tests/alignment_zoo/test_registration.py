@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import theodolite_papers.alignment_zoo as package
-from theodolite.advice import CALIBRATION, ZOO, FitEvidence
+from theodolite.advice import FitEvidence
 from theodolite_papers.alignment_zoo import load
 from theodolite_papers.alignment_zoo.judging import CONTEXT, STATISTICS, Sample
 from theodolite_papers.alignment_zoo.memorising import confusion, rule_answer, verdict_sample
@@ -20,6 +20,7 @@ from theodolite_papers.ledger import Trial, find_study, load_results
 
 ROOT = Path(package.__file__).parents[4]
 RECORDS = ROOT / "papers" / "records"
+ANSWERS = " ".join((ROOT / "docs" / "answers.md").read_text().split())
 QUESTIONS = ("generalisation", "labels", "verdict", "alarm", "transfer", "trainability")
 HYPOTHESES = [(q, one) for q in QUESTIONS for one in registered(q).hypotheses]
 
@@ -97,10 +98,9 @@ def test_the_records_hold_what_the_table_says(zoo, question):
 
 def test_the_printed_rates_of_the_verdict_are_those_of_the_judged_half(zoo):
     table = confusion(verdict_sample(zoo.of_half("judged")))
-    for answer, wrong in (("learning", "memorised"), ("memorising", "learned")):
-        said = int(table[answer].sum())
-        assert getattr(ZOO, answer) == (said, int(table.loc[wrong, answer]))
-    assert int(table["undecided"].sum()) == ZOO.undecided
+    said, wrong = int(table["learning"].sum()), int(table.loc["memorised", "learning"])
+    assert (said, wrong) == (57, 0)
+    assert f"({int(table.sum().sum())} networks) none of {said} calls" in ANSWERS
 
 
 def test_the_printed_rates_of_the_rule_are_those_of_its_judged_runs():
@@ -108,10 +108,12 @@ def test_the_printed_rates_of_the_rule_are_those_of_its_judged_runs():
     runs = runs.rename(columns={"input_readout": "input_probe"})
     evidence = runs[[field.name for field in fields(FitEvidence)]]
     answers = np.array([rule_answer(FitEvidence(**row)) for row in evidence.to_dict("records")])
-    for answer, wrong in (("learning", "memorised"), ("memorising", "learned")):
-        said = answers == answer
-        assert getattr(CALIBRATION, answer) == (said.sum(), (runs["outcome"][said] == wrong).sum())
-    assert (answers == "undecided").sum() == CALIBRATION.undecided
+    learning, memorising = answers == "learning", answers == "memorising"
+    assert (runs["outcome"][learning] == "memorised").sum() == 2
+    assert f"Two of {learning.sum()} verdicts" in ANSWERS
+    assert (runs["outcome"][memorising] == "learned").sum() == 0
+    assert f"In {memorising.sum()} runs the inputs were at chance, and none" in ANSWERS
+    assert f"In {(answers == 'undecided').sum()} of {len(runs)} runs neither" in ANSWERS
 
 
 def test_the_page_says_what_the_verdict_did(zoo):

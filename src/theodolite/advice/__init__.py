@@ -36,9 +36,6 @@ from theodolite.advice.findings import (
     wilson,
 )
 from theodolite.advice.inputs import (
-    CALIBRATION,
-    ZOO,
-    Calibration,
     FitEvidence,
     InputFinding,
     judge_inputs,
@@ -46,11 +43,8 @@ from theodolite.advice.inputs import (
 from theodolite.advice.sentences import percent, verdict_words, worded
 
 __all__ = [
-    "CALIBRATION",
     "FEW_LABELS",
     "SMALL_ERROR",
-    "ZOO",
-    "Calibration",
     "Candidate",
     "CarryOver",
     "Fit",

@@ -8,15 +8,17 @@ The rule uses these numbers, none of which depends on how the network fits its o
 - chance, the share of the largest class.
 
 Later layers do not help: a network that memorises builds them from the labels in question. Inputs
-at chance do not mean that the network memorises: a task may need the architecture. The calibration
-of this rule is in :data:`CALIBRATION` and in docs/answers.md.
+at chance do not mean that the network memorises: a task may need the architecture. How often
+the rule is right is in docs/answers.md; tests compare that page with the records. One condition
+came after they were seen: the first layer keeps what the inputs predict ([mehta2021]: sine layers
+of a large scale memorise true labels).
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
 from math import isfinite, sqrt
 
-__all__ = ["CALIBRATION", "ZOO", "Calibration", "FitEvidence", "InputFinding", "judge_inputs"]
+__all__ = ["FitEvidence", "InputFinding", "judge_inputs"]
 
 _FITTED = 0.7  # of the way from chance to all right: below, there is little to explain
 _PREDICTED = 0.5  # of the fit: the inputs predict most of it
@@ -81,54 +83,6 @@ class FitEvidence:
     def deviations(self, accuracy: float) -> float:
         """Distance of an accuracy from chance, in standard errors of chance."""
         return (accuracy - self.chance) / sqrt(self.chance * (1 - self.chance) / self.examples)
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """How often the rule was right on runs that it was not chosen on.
-
-    Args:
-        learning: runs whose inputs predict the fit, and in how many of them less than a fifth of
-            the fit carried over to test examples.
-        memorising: runs whose inputs are at chance, and in how many of them more than half of the
-            fit carried over. Such a run is undecided today: the tasks of the calibration had no
-            patterns that need an architecture.
-        undecided: all others.
-        domain: what the runs were.
-    """
-
-    learning: tuple[int, int]
-    memorising: tuple[int, int]
-    undecided: int
-    domain: str
-
-    @property
-    def runs(self) -> int:
-        """All runs that were judged."""
-        return self.learning[0] + self.memorising[0] + self.undecided
-
-
-# Runs on task kinds and seeds that the rule was not chosen on (papers/records/calibration); a test
-# compares these numbers with the records. One condition came after they were seen: that the first
-# layer keeps what the inputs predict ([mehta2021]: sine layers of a large scale memorise true
-# labels). It took one of 85 calls of learning back, and none that was wrong.
-CALIBRATION = Calibration(
-    learning=(84, 2),
-    memorising=(135, 0),
-    undecided=233,
-    domain="small classifiers of generated, tabular, text and image tasks, with 0 to 100 % of the "
-    "labels redrawn",
-)
-
-# The same rule on networks that it was not chosen on: the judged half of the laboratory's alignment
-# zoo (docs/which-number.md). A test compares these numbers with its table.
-ZOO = Calibration(
-    learning=(57, 0),
-    memorising=(38, 0),
-    undecided=235,
-    domain="small MLPs, CNNs, ResNets and transformers on images, a table and text (no verdict on "
-    "generated tasks)",
-)
 
 
 def judge_inputs(evidence: FitEvidence) -> InputFinding:

@@ -36,7 +36,6 @@ __all__ = [
     "by_moment",
     "dash_of",
     "layer_ticks",
-    "rows_at",
     "states_of",
     "step_axis",
     "tone",
@@ -259,11 +258,6 @@ def step_axis(steps: Sequence[int], named: Sequence[int]) -> dict[str, Any]:
         "tickvals": list(named),
         "ticktext": [str(steps[i]) for i in named],
     }
-
-
-def rows_at(moment: Moment, indices: Sequence[int], key: str) -> dict[str, Any]:
-    """The source of one number in each of these rows."""
-    return {"run": moment.run, "step": moment.position, "path": ["rows", list(indices), key]}
 
 
 def array_at(moment: Moment, name: str, indices: Sequence[int] | None) -> dict[str, Any]:

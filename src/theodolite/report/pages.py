@@ -28,8 +28,6 @@ __all__ = [
     "short",
     "shown",
     "shown_as",
-    "shown_chance",
-    "shown_error",
     "spaced",
     "static_text",
     "write_page",
@@ -112,25 +110,6 @@ def shown_as(measure: str, value: int | float | None, *, signed: bool = False) -
         number = f"{plus}{100 * float(value or 0):.1f}".replace("-", "−").removesuffix(".0")
         return f"{number} {'points' if signed else '%'}"
     return plus + shown(value)
-
-
-def shown_chance(mean: float, sd: float) -> str:
-    """A chance level; 0 where it is within one standard deviation of it.
-
-    Examples:
-        >>> shown_chance(-0.0007, 0.0027), shown_chance(0.0875, 0.0005)
-        ('0', '0.087')
-    """
-    return shown(mean) if abs(mean) > sd else "0"
-
-
-def shown_error(row: Mapping[str, Any]) -> str:
-    """The standard error of a row to the decimals of its value; "" where it has none."""
-    value, error = row.get("value"), row.get("error")
-    if not (finite(value) and finite(error)):
-        return ""
-    text = shown(value)
-    return shown(error) if "e" in text else f"{error:.{len(text.partition('.')[2])}f}"
 
 
 def carried(values: Iterable[Any], digits: int = _DIGITS) -> list[float | None]:
