@@ -1,20 +1,17 @@
 """Watch a Lightning training run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from theodolite.integrations.tracking import Tracker, require_package
-from theodolite.integrations.watching import Watch
-
-if TYPE_CHECKING:
-    from theodolite.surveys import History
+from theodolite.integrations.tracking import require_package
+from theodolite.integrations.watching import Callback
 
 __all__ = ["AlignmentCallback"]
 
 
-class _Hooks:
+class _Hooks(Callback):
     """A Lightning callback that measures alignment while a model trains.
 
     The numbers go to the trainer's own loggers, by ``family/measure/layer`` and optimizer step.
@@ -33,28 +30,9 @@ class _Hooks:
         Trainer(callbacks=[AlignmentCallback((x, y), module="net", every=50, folder="runs/a")])
     """
 
-    def __init__(
-        self,
-        probe: Any,
-        *,
-        module: str = "",
-        trackers: Sequence[Tracker] = (),
-        folder: str | Path | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__()
+    def __init__(self, probe: Any, *, module: str = "", **options: Any) -> None:
+        super().__init__(probe, **options)
         self.module = module
-        self._watch = Watch(probe, trackers=trackers, folder=folder, **options)
-
-    @property
-    def history(self) -> "History":
-        """What has been measured so far."""
-        return self._watch.history
-
-    @property
-    def overhead(self) -> float:
-        """Time spent on measuring, as a share of all other time since training started."""
-        return self._watch.overhead
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to watch, and measure before the first step."""

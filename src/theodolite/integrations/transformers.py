@@ -1,21 +1,16 @@
 """Watch a training run of Hugging Face's Trainer."""
 
-from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from theodolite.engine.layers import unwrap
-from theodolite.integrations.tracking import Tracker, require_package
-from theodolite.integrations.watching import Watch
-
-if TYPE_CHECKING:
-    from theodolite.surveys import History
+from theodolite.integrations.tracking import require_package
+from theodolite.integrations.watching import Callback
 
 __all__ = ["AlignmentCallback"]
 
 
-class _Hooks:
+class _Hooks(Callback):
     """A ``TrainerCallback`` that measures alignment while a model trains.
 
     Only the first process measures; sharded parameters (FSDP, DeepSpeed stage 3) cannot be
@@ -34,27 +29,6 @@ class _Hooks:
         watch = AlignmentCallback(batch, every=50, budget=0.05, folder="runs/a")
         Trainer(model, args, callbacks=[watch]).train()
     """
-
-    def __init__(
-        self,
-        probe: Any,
-        *,
-        trackers: Sequence[Tracker] = (),
-        folder: str | Path | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__()
-        self._watch = Watch(probe, trackers=trackers, folder=folder, **options)
-
-    @property
-    def history(self) -> "History":
-        """What has been measured so far."""
-        return self._watch.history
-
-    @property
-    def overhead(self) -> float:
-        """Time spent on measuring, as a share of all other time since training started."""
-        return self._watch.overhead
 
     def on_train_begin(self, _args: Any, state: Any, _control: Any, **others: Any) -> None:
         """Begin to watch, and measure before the first step."""

@@ -13,7 +13,7 @@ from theodolite.integrations.tracking import Tracker, parameters, scalars
 from theodolite.records import Record, listed
 from theodolite.surveys import History, Monitor
 
-__all__ = ["Watch"]
+__all__ = ["Callback", "Watch"]
 
 
 class Watch:
@@ -126,6 +126,31 @@ class Watch:
         for receiver in self._receivers if values else ():
             receiver.get(f"step {step}", receiver.tracker.log, values, step)
         return values
+
+
+class Callback:
+    """What the callbacks of trainers share; the arguments are those of :class:`Watch`."""
+
+    def __init__(
+        self,
+        probe: Any,
+        *,
+        trackers: Sequence[Tracker] = (),
+        folder: str | Path | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()  # of the trainer's own class
+        self._watch = Watch(probe, trackers=trackers, folder=folder, **options)
+
+    @property
+    def history(self) -> History:
+        """What has been measured so far."""
+        return self._watch.history
+
+    @property
+    def overhead(self) -> float:
+        """Time spent on measuring, as a share of all other time since training started."""
+        return self._watch.overhead
 
 
 _QUICK = 1.0  # seconds: errors that come sooner cost the training nothing
