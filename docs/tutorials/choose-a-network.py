@@ -40,8 +40,8 @@ models = {name: Network(name).eval() for name in PUBLISHED}
 # %% [markdown]
 # ## The ranking
 #
-# Theodolite predicts every example from all the others by two regressions: one on the features that the head receives, one with the tangent kernel of all
-# layers below the head. It trains no network.
+# Theodolite predicts every example from all the others by two regressions. The first uses the features that the head receives. The second uses the
+# tangent kernel of all layers below the head. Theodolite trains no network.
 
 # %%
 found = th.transfer(models, (x, y), tangent_examples=60)
@@ -76,7 +76,7 @@ for name in found.names:
 # %% [markdown]
 # ## What to take away
 #
-# - Read the first answer: if two networks are not distinguished it says "tie".
+# - Read the first answer. It says "tie" if the labels do not distinguish two networks.
 # - 500 new images have an error of 2 points, so these linear probes do not separate the three networks. The ranking is about fine-tuning all layers.
 # - The forecast assumes that fine-tuning changes the weights little. Its interval has the width of the errors in our benchmark.
 # - 20 labels per class are few. With fewer than 10 per class the page warns.

@@ -2,8 +2,8 @@
 # %% [markdown]
 # # A CIFAR ResNet that learns and one that memorises
 #
-# Two networks of one shape fit 1,000 images of CIFAR-10, automobiles and frogs: one with the true labels, one with random labels. Training accuracy is the same.
-# A survey says which is which, and where in the network the difference lies.
+# Two networks of the same architecture fit 1,000 images of CIFAR-10, automobiles and frogs. One has the true labels, the other has random labels. Training
+# accuracy is the same. A survey says which is which, and in which layers they differ.
 #
 # The data are CIFAR-10. `theodolite_papers.lab.data.download_image_set("cifar10")` downloads them once into the folder that the variable `THEODOLITE_DATA`
 # names. On two cores this page takes about three minutes.
@@ -102,14 +102,14 @@ for name, model, labels in (("true labels", learned, y), ("random labels", memor
 # %% [markdown]
 # ## Where the difference lies
 #
-# Over depth: with true labels CKA to labels rises from the first block on. With random labels it stays at chance until the last blocks, which memorise.
+# With true labels CKA to labels rises from the first block on. With random labels it stays at chance until the last blocks, which memorise.
 
-# %% alt="CKA to labels over the depth of both networks: from the first layer on with true labels, in the last blocks only with random labels"
+# %% alt="CKA to labels over depth: with true labels it rises from the first layer on, with random labels in the last blocks only"
 comparison = th.compare(*surveys.values())
 comparison.plot("cka_target")
 
 # %% [markdown]
-# CKA to labels uses training examples. Linear probes are judged on held-out examples: with true labels they are accurate in every layer, with random labels
+# CKA to labels uses training examples. Linear probes are judged on held-out examples. With true labels they are accurate in every layer. With random labels
 # they are no better than chance.
 
 # %% alt="Accuracy of linear probes on held-out examples, over the depth of both networks"

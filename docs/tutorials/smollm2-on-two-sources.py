@@ -59,7 +59,7 @@ survey.plot("omega_contrast")
 # %% [markdown]
 # ## What to take away
 #
-# - The contrast is the agreement of gradients within a source minus the agreement over all sequences. If it is above chance, a step on one source helps the
-#   other source less.
+# - The contrast is the agreement of gradients within a source minus the agreement over all sequences. If it is above chance, a training step on one source
+#   helps the same source more than the other.
 # - 12 sequences per source are few. Measure hundreds before you change the mixture of your data.
 # - Every sequence has the same weight, whatever its length.

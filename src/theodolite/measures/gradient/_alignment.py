@@ -30,9 +30,9 @@ _SAFE_NORMS = (2.0**-40, 2.0**40)  # squares and their sums stay far inside floa
 class VectorMoments:
     r"""Per class :math:`n_c`, :math:`\sum v_i`, :math:`\sum\|v_i\|` and :math:`\sum\|v_i\|^2`.
 
-    Moments of disjoint shards add. Vectors are flattened after axis 0. Costs ``O(n d)`` time and
-    ``O(k d)`` memory beyond the input, which is read once: norms and sums of one tile are taken
-    while it is in the cache, in the dtype of the vectors, and added up in float64.
+    Moments of disjoint sets of examples add up. Vectors are flattened after axis 0. This takes
+    ``O(n d)`` time and ``O(k d)`` memory beyond the input, which is read once. Norms and sums of a
+    tile use the dtype of the vectors and are added up in float64.
 
     Examples:
         >>> v = torch.tensor([[3.0, 0.0], [0.0, 4.0], [3.0, 4.0]])
@@ -60,8 +60,8 @@ class VectorMoments:
         Args:
             vectors: one vector (or array, flattened) per example.
             labels: class of each example.
-            num_classes: number of classes, else one more than the largest label.
-            unit_length: divide each vector by its norm; zero vectors then count for nothing.
+            num_classes: number of classes; by default one more than the largest label.
+            unit_length: divide each vector by its norm; zero vectors then do not count.
         """
         moments, scale = _accumulate(vectors, labels, num_classes, unit_length)
         back = scale.reciprocal()
@@ -101,7 +101,7 @@ class VectorMoments:
 
 
 def flat_vectors(vectors: Tensor) -> Tensor:
-    """One row per example, whatever axes follow the first."""
+    """One row per example; all axes after the first are flattened."""
     if vectors.ndim < 2 or vectors.numel() == 0:
         raise ShapeError(
             "vectors: expected one non-empty vector per example, shape (n, d), "
@@ -117,9 +117,10 @@ def scale_free_moments(
     *,
     unit_length: bool = False,
 ) -> VectorMoments:
-    """Moments in a unit of length near the largest entry: squares can neither overflow nor vanish.
+    """Moments in a unit near the largest entry, so that squares neither overflow nor vanish.
 
-    For measures that do not depend on the unit; moments that are to be merged need the true one.
+    Only for measures that do not depend on the unit. Moments that will be merged need the true
+    unit.
     """
     return _accumulate(vectors, labels, num_classes, unit_length)[0]
 
@@ -136,7 +137,7 @@ def _accumulate(
     norms, sums = _pass_over(flat, labels, classes, None, unit_length)
     scale = torch.ones((), dtype=torch.float64, device=flat.device)
     if not _are_safe(norms.detach(), unit_length):
-        require_finite(vectors=vectors)  # names the culprit; passes if only squares overflowed
+        require_finite(vectors=vectors)  # names the entry; passes if only squares overflowed
         factors = _rescaling(flat, per_row=unit_length)
         norms, sums = _pass_over(flat, labels, classes, factors, unit_length)
         scale = double(factors[0, 0])
@@ -147,7 +148,7 @@ def _accumulate(
 
 
 def _are_safe(norms: Tensor, each: bool) -> bool:
-    """Whether squares of the longest vector, or of each of them, are far from both limits."""
+    """Whether squares of the longest vector, or of every vector, are far from both limits."""
     low, high = _SAFE_NORMS
     smallest = norms.min() if each else norms.max()
     return bool((smallest >= low) & (norms.max() <= high))
@@ -167,7 +168,8 @@ def _pass_over(
 ) -> tuple[Tensor, Tensor]:
     """Norm of each scaled vector, and the sum of the (unit) vectors of each class, in float64.
 
-    Class after class: a sum is then one product with a row of weights, whatever the class count.
+    Classes are processed one after the other, so that each sum is one product with a row of
+    weights.
     """
     norms, sums = [], []
     order = labels.argsort(stable=True)
@@ -187,9 +189,9 @@ def _pass_over(
 
 
 def _row_norms(tile: Tensor) -> Tensor:
-    """Norm of each row, in two levels: float32 on the CPU sums one after the other otherwise.
+    """Norm of each row, summed in two levels, because float32 sums on the CPU lose digits.
 
-    A single level is off by 3e-5 at two million entries, two levels by 8e-8.
+    At two million entries the error is 3e-5 with one level and 8e-8 with two.
     """
     whole = tile.shape[1] // _RUN * _RUN
     runs = torch.linalg.vector_norm(tile[:, :whole].reshape(len(tile), whole // _RUN, _RUN), dim=2)
@@ -217,7 +219,7 @@ _ZERO = ("nan", "zero")
 
 
 def require_pairs(vectors: Tensor) -> None:
-    """All-pairs measures need two vectors."""
+    """Check for two vectors at least; measures of pairs need them."""
     count = len(vectors) if vectors.ndim else 1
     if count < 2:
         raise ShapeError(
@@ -227,13 +229,13 @@ def require_pairs(vectors: Tensor) -> None:
 
 @array_function
 def vector_alignment(vectors: Float[Tensor, "n *d"]) -> Float[Tensor, ""]:
-    r"""Omega: mean inner product of two different vectors over their squared mean norm.
+    r"""Omega: mean inner product of two different vectors, divided by their squared mean norm.
 
     .. math:: \Omega(V) = \frac{E_{i\ne j}\langle v_i, v_j\rangle}{(E_i\|v_i\|)^2}
               = \frac{n\,(\|\sum_i v_i\|^2 - \sum_i\|v_i\|^2)}{(n-1)\,(\sum_i\|v_i\|)^2}
 
-    Costs ``O(n d)`` time and ``O(d)`` memory beyond the input. The absolute error is a small
-    multiple of the round-off; relative accuracy near zero does not exist.
+    It takes ``O(n d)`` time and ``O(d)`` memory beyond the input. The absolute error is a small
+    multiple of the rounding. Values near zero have no relative accuracy.
 
     Range: [-n / (2 (n - 1)), 1]; 1 for equal vectors only (equal directions are not enough).
     Invariant to: scaling all vectors; orthogonal maps; order of the vectors; added zero columns.
@@ -268,8 +270,8 @@ def weighted_alignment(vectors: Float[Tensor, "n *d"]) -> Float[Tensor, ""]:
     .. math:: \Omega_w(V) = \frac{\sum_{i\ne j}\langle v_i, v_j\rangle}
               {\sum_{i\ne j}\|v_i\|\,\|v_j\|} = \frac{Q - S_2}{S_1^2 - S_2}
 
-    Equals Omega for vectors of equal norm, and 1 for parallel vectors of any norms; the better
-    choice for few examples per class, where the denominator of Omega is biased.
+    It equals Omega for vectors of equal norm, and 1 for parallel vectors of any norm. Prefer it if
+    classes have few examples, because the denominator of Omega is then biased.
 
     Range: [-1, 1].
     Invariant to: scaling all vectors; orthogonal maps; order of the vectors; added zero columns.
@@ -291,7 +293,7 @@ def weighted_alignment(vectors: Float[Tensor, "n *d"]) -> Float[Tensor, ""]:
         0.5319
 
     References:
-        [mehta2021]. Differs from paper: not in it; Omega with an unbiased denominator.
+        [mehta2021]. Differs from paper: this is Omega with an unbiased denominator.
     """
     require_pairs(vectors)
     return scale_free_moments(vectors).set_sums().weighted_alignment().squeeze(0)
@@ -389,11 +391,11 @@ def alignment_contrast(
 
     .. math:: \Omega_\text{in-class} - \Omega
 
-    Removes the floor that a common mean (of ReLU or sigmoid features, say) gives both of them.
+    The subtraction removes the common mean of all vectors, such as that of ReLU features.
 
-    Range: [-2, 2]; 0 when classes mean nothing.
+    Range: [-2, 2]; 0 for random classes.
     Invariant to: scaling all vectors; orthogonal maps; order of the examples; names of classes.
-    Undefined (``nan``): either part is.
+    Undefined (``nan``): either part is undefined.
 
     Args:
         vectors: :math:`v_1 \dots v_n`, flattened after axis 0.
@@ -414,7 +416,7 @@ def alignment_contrast(
         0.6667
 
     References:
-        [mehta2021]. Differs from paper: not in it; both terms are.
+        [mehta2021]. Differs from paper: the paper has both terms, not their difference.
     """
     require_choice(_ZERO, zero=zero)
     require_pairs(vectors)
@@ -456,14 +458,14 @@ def class_alignment_matrix(
                 [0., 1.]])
 
     References:
-        [mehta2021]. Differs from paper: not in it; its diagonal is Eq. (5).
+        [mehta2021]. Differs from paper: the paper has only the diagonal, Eq. (5).
     """
     moments = scale_free_moments(vectors, labels, num_classes)
     return class_matrix(moments, moments.set_sums().alignment())
 
 
 def class_matrix(moments: VectorMoments, diagonal: Tensor) -> Tensor:
-    """Products of class sums over products of norm sums, with a diagonal of its own."""
+    """Products of class sums divided by products of norm sums, with the given diagonal."""
     norms = moments.norm_sums
     between = ratio_or_nan(moments.sums @ moments.sums.mT, torch.outer(norms, norms))
     same = torch.eye(len(norms), dtype=torch.bool, device=norms.device)
@@ -478,7 +480,8 @@ def cosine_stiffness(vectors: Float[Tensor, "n *d"]) -> Float[Tensor, ""]:
     .. math:: S(V) = E_{i\ne j}\cos(v_i, v_j)
               = \frac{\|\sum_i u_i\|^2 - m}{m(m-1)},\qquad u_i = v_i/\|v_i\|
 
-    over the :math:`m` vectors that are not zero. ``O(n d)``, without any pair being formed.
+    The mean is over the :math:`m` vectors that are not zero. It takes ``O(n d)`` and forms no
+    pairs.
 
     Range: [-1 / (m - 1), 1].
     Invariant to: scaling of each vector; orthogonal maps; order; added zero columns.
@@ -500,8 +503,8 @@ def cosine_stiffness(vectors: Float[Tensor, "n *d"]) -> Float[Tensor, ""]:
         0.4714
 
     References:
-        [fort2019]; [mehta2021], section 4. Differs from paper: linear in n, where it takes the
-        measure to need all pairs.
+        [fort2019]; [mehta2021], section 4. Differs from paper: linear in n; the paper computes all
+        pairs.
     """
     require_pairs(vectors)
     return scale_free_moments(vectors, unit_length=True).set_sums().alignment().squeeze(0)
@@ -614,7 +617,7 @@ def between_class_stiffness(
         [fort2019].
     """
     moments = scale_free_moments(vectors, labels, num_classes, unit_length=True)
-    means = moments.sums / moments.counts.clamp(min=1).unsqueeze(1)  # of empty classes: zero
+    means = moments.sums / moments.counts.clamp(min=1).unsqueeze(1)  # zero for empty classes
     classes = (moments.counts > 0).sum()
     products = means.sum(0).square().sum() - means.square().sum()
     return ratio_or_nan(products, (classes * (classes - 1)).to(products))

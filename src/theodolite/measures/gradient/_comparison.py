@@ -1,4 +1,4 @@
-"""The measures that alignment is compared with, and when a network memorises and nothing else."""
+"""Other measures of the agreement of gradients: diversity, confusion, relative norm."""
 
 import torch
 from jaxtyping import Float
@@ -20,7 +20,7 @@ _BLOCK = 1024  # rows of the Gram matrix held at once
 
 @array_function
 def gradient_diversity(vectors: Float[Tensor, "n *d"]) -> Float[Tensor, ""]:
-    r"""Sum of squared norms over the squared norm of the sum. Lower is more aligned.
+    r"""Sum of squared norms divided by the squared norm of the sum. Lower is more aligned.
 
     .. math:: D(V) = \frac{\sum_i\|v_i\|^2}{\|\sum_i v_i\|^2}
 
@@ -57,7 +57,7 @@ def gradient_confusion(vectors: Float[Tensor, "n *d"], mode: str = "min") -> Flo
 
     .. math:: F(V) = \min_{i\ne j}\langle v_i, v_j\rangle,\qquad \eta = \max(0, -F)
 
-    No sum, hence no linear-time form: ``O(n² d)`` time, ``O(n)`` memory times a block of rows.
+    The smallest product needs all pairs: ``O(n² d)`` time, ``O(n)`` memory times a block of rows.
 
     Range: (-inf, inf); [0, inf) for ``mode="eta"``.
     Invariant to: orthogonal maps; order of the vectors; added zero columns. Scales with the square.
@@ -90,8 +90,8 @@ def gradient_confusion(vectors: Float[Tensor, "n *d"], mode: str = "min") -> Flo
     with full_precision():
         for start in range(0, len(flat), _BLOCK):
             rows = flat[start : start + _BLOCK]
-            products = rows @ flat[start:].mT  # pairs with earlier rows have been seen
-            # A vector is not its own partner, nor is a pair looked at twice.
+            products = rows @ flat[start:].mT  # earlier blocks have the pairs with earlier rows
+            # Leave out pairs of a vector with itself, and pairs that were seen before.
             upper = torch.ones_like(products, dtype=torch.bool).triu(1)
             minima.append(products.masked_fill(~upper, torch.inf).amin())
     return _confusion(torch.stack(minima).amin(), mode)
@@ -108,7 +108,7 @@ def confusion_of_gram(gram: Float[Tensor, "n n"], mode: str = "min") -> Float[Te
     Undefined: never, for two or more examples.
 
     Args:
-        gram: inner products of the examples' gradients, from a tangent kernel of the loss, say.
+        gram: inner products of the examples' gradients, e.g. a tangent kernel of the loss.
         mode: ``"min"`` for the smallest entry off the diagonal, ``"eta"`` for the original bound.
 
     Returns:
@@ -140,19 +140,19 @@ def _confusion(smallest: Tensor, mode: str) -> Tensor:
 def relative_norm(
     gradient: Float[Tensor, "*shape"], weight: Float[Tensor, "*shape"]
 ) -> Float[Tensor, ""]:
-    r"""Norm of a layer's gradient over the norm of its weight: small in lazy training.
+    r"""Norm of a layer's gradient divided by the norm of its weight: small in lazy training.
 
     .. math:: \tau_l = \|\nabla_{W_l} L\|_F / \|W_l\|_F
 
-    with :math:`L` the mean loss of a batch. Times the learning rate, it is the relative length of
-    a step of plain gradient descent.
+    Here :math:`L` is the mean loss of a batch. This number times the learning rate is the relative
+    length of a step of plain gradient descent.
 
     Range: [0, inf).
     Invariant to: scaling both arguments alike. Not invariant to the scale of the loss.
     Undefined (``nan``): the weight is zero.
 
     Args:
-        gradient: of the mean loss with respect to the weight.
+        gradient: gradient of the mean loss with respect to the weight.
         weight: :math:`W_l`, of the same shape.
 
     Returns:

@@ -1,8 +1,9 @@
 """Kernel alignment: angles between the kernels of layers, inputs and targets, and their spectra.
 
-``alignment``: CKA, KTA and HSIC of kernels as matrices; ``_from_features``: the same from features,
-and CKA to labels (``target_cka``); ``_layers``: of many layers at once; ``spectrum``: modes and how
-much of a target they explain; ``_regression``: kernel regression.
+``alignment`` has CKA, KTA and HSIC of kernels as matrices. ``_from_features`` has the same from
+features, and CKA to labels (``target_cka``). ``_layers`` has CKA of many layers at once.
+``spectrum`` has the modes of a kernel and the share of a target that they explain. ``_regression``
+has kernel regression.
 """
 
 from theodolite.linalg import LeaveOneOut

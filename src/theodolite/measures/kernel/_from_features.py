@@ -1,8 +1,8 @@
 """CKA, KTA and HSIC of linear kernels straight from features or labels, without an n x n matrix.
 
-Blocks of features cost ``n d_a d_b`` for every pair, tiles of the Gram matrices ``n² d / 2`` for
-every kernel, after which all pairs are nearly free. Neither forms an n x n matrix, and memory
-beyond the input is bounded whatever n.
+There are two routes. Blocks of features cost ``n d_a d_b`` for every pair. Tiles of the Gram
+matrices cost ``n² d / 2`` for every kernel, and then almost nothing for every pair. Neither forms
+an n x n matrix, and memory beyond the input is bounded for any n.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,8 +47,8 @@ _FEW_CLASSES = 128  # up to here a product beats sums by index, which contend fo
 class CenteredRows:
     """Features that are centred and scaled on the fly: ``(rows - mean) / scale``, in float64."""
 
-    rows: Float[Tensor, "n d"]  # as they came
-    mean: Float[Tensor, " d"]  # zero where centring is not wanted
+    rows: Float[Tensor, "n d"]  # as given
+    mean: Float[Tensor, " d"]  # zero without centring
     scale: float
 
     @classmethod
@@ -79,7 +79,7 @@ class CenteredRows:
 def vanishing(
     factors: Sequence[CenteredRows], traces: Float[Tensor, " m"], eps: float
 ) -> Bool[Tensor, " m"]:
-    """Which features are constant up to rounding: ``|F_c| <= 8 eps |F|``.
+    """Whether features are constant up to rounding: ``|F_c| <= 8 eps |F|``.
 
     The traces of the kernels are ``|F_c|²``, and ``|F|² = |F_c|² + n |mean|²``.
     """
@@ -93,8 +93,8 @@ def factor_products(factors: Sequence[CenteredRows], pairs: Pairs | None = None)
 
     Args:
         factors: the features, one set per kernel.
-        pairs: which products are wanted besides the self products, each ``(a, b)`` with ``a < b``;
-            others may be zero. All of them by default.
+        pairs: the products to compute besides the self products, each ``(a, b)`` with ``a < b``;
+            others may be zero. All pairs by default.
     """
     return KernelProducts.of(*inner_products(factors, pairs))
 
@@ -193,8 +193,8 @@ class LabelKernel(NamedTuple):
         """Closed forms from the class counts alone."""
         counts = torch.bincount(labels.long(), minlength=num_classes).double()
         n = counts.sum()
-        # |1_c - p|^2 = (1 - p_c)^2 + sum of the others' p^2, without the difference of near-equals
-        # that a dominant class would make of it.
+        # |1_c - p|^2 = (1 - p_c)^2 + sum of the others' p^2. This form has no difference of nearly
+        # equal numbers if one class dominates.
         squares = (counts / n).square()
         before = squares.cumsum(0).roll(1)
         after = squares.flip(0).cumsum(0).roll(1).flip(0)
@@ -232,11 +232,11 @@ def with_labels(
 
 
 def require_paired_features(of_grams: str, **features: Tensor) -> None:
-    """Finite matrices with one row per example, of the same examples, and no Gram matrices.
+    """Check for finite matrices with one row per example, of the same examples; no Gram matrices.
 
     Args:
-        of_grams: the function that takes those.
-        **features: by their names.
+        of_grams: name of the function for Gram matrices.
+        **features: features by name.
     """
     require_axes(2, **features)
     require_nonempty(**features)
@@ -253,7 +253,8 @@ def linear_kta(
 
     .. math:: A = \frac{\|F^\top G\|_F^2}{\|F^\top F\|_F\,\|G^\top G\|_F}
 
-    The same number as :func:`kta` of the two Gram matrices, by the cheaper side, in bounded memory.
+    This is the same number as :func:`kta` of the two Gram matrices, computed on the cheaper side in
+    bounded memory.
 
     Range: [0, 1].
     Invariant to: swapping arguments; scaling and orthogonal maps of either side; a joint
@@ -296,9 +297,9 @@ def linear_cka(
               \frac{\|F_c^\top G_c\|_F^2}{\|F_c^\top F_c\|_F\,\|G_c^\top G_c\|_F} \quad
               \text{(biased)}, \qquad F_c = HF
 
-    The same number as :func:`cka` of the two Gram matrices. Features are centred first, in float64,
-    so that a large mean costs no digits; the cheaper of d x d blocks and tiles of the n x n
-    matrices is used, and memory beyond the input stays bounded.
+    This is the same number as :func:`cka` of the two Gram matrices. Features are centred first, in
+    float64, so that a large mean costs no digits. The cheaper of two routes is used: d x d blocks,
+    or tiles of the n x n matrices. Memory beyond the input stays bounded.
 
     Range: [-1, 1]; biased: [0, 1].
     Invariant to: swapping arguments; scaling, orthogonal maps and shifts of either side; a joint
@@ -309,7 +310,7 @@ def linear_cka(
     Args:
         features_a: :math:`F`, one row per example.
         features_b: :math:`G`, of the same examples in the same order.
-        debiased: the estimator: debiased, or the paper's plug-in form.
+        debiased: use the debiased estimator; False uses the paper's plug-in form.
 
     Returns:
         One number without axes: a tensor, or an array for NumPy input.
@@ -347,14 +348,15 @@ def target_cka(
     num_classes: int | None = None,
     debiased: bool = True,
 ) -> Float[Tensor, ""]:
-    r"""Centred kernel alignment of features with class labels: how far classes are apart.
+    r"""CKA to labels: centred kernel alignment of features with class labels.
 
     .. math:: \mathrm{CKA} = \frac{\sum_c n_c^2 |m_c - m|^2}
               {\|F_c^\top F_c\|_F \sqrt{\sum_{c,c'} (n_c \delta_{cc'} - n_c n_{c'}/n)^2}}
               \quad\text{(biased)}
 
-    with class means :math:`m_c`: the same number as :func:`linear_cka` with one-hot labels, the
-    numerator in O(n d). One for features collapsed to the corners of a simplex.
+    Here :math:`m_c` are the class means. This is the same number as :func:`linear_cka` with one-hot
+    labels; the numerator takes O(n d). It is 1 if all features of a class are equal and the class
+    means form a regular simplex.
 
     Range: [-1, 1]; biased: [0, 1].
     Invariant to: scaling, orthogonal maps and shifts of the features; renaming classes; a joint
@@ -366,7 +368,7 @@ def target_cka(
         features: :math:`F`, one row per example.
         labels: integer class of every example; classes may be absent.
         num_classes: to check the range of the labels.
-        debiased: the estimator: debiased, or the paper's plug-in form.
+        debiased: use the debiased estimator; False uses the paper's plug-in form.
 
     Returns:
         One number without axes: a tensor, or an array for NumPy input.
@@ -419,7 +421,7 @@ def linear_hsic(
     Args:
         features_a: :math:`F`, one row per example.
         features_b: :math:`G`, of the same examples in the same order.
-        debiased: the unbiased estimator, or the plug-in one.
+        debiased: use the unbiased estimator; False uses the plug-in form.
 
     Returns:
         One number without axes: a tensor, or an array for NumPy input.

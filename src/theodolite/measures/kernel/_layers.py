@@ -65,8 +65,8 @@ def cka_matrix(
 ) -> CkaMatrix:
     r"""Linear CKA of many layers with each other and with labels, each kernel computed once.
 
-    Whichever is cheaper: blocks :math:`F_a^\top F_b` for all pairs, or tiles of all the Gram
-    matrices at once, after which every pair is nearly free. No n x n matrix exists at any time.
+    The cheaper of two routes is used: blocks :math:`F_a^\top F_b` for all pairs, or tiles of all
+    Gram matrices at once, which then serve every pair. No n x n matrix exists at any time.
 
     Range: entries in [-1, 1]; biased: [0, 1].
     Invariant to: scaling, orthogonal maps and shifts of any layer; a joint permutation.
@@ -77,7 +77,7 @@ def cka_matrix(
         layers: features of every layer, one row per example, the same examples in the same order;
             a list, or a mapping such as :func:`theodolite.features` returns.
         labels: integer class of every example.
-        debiased: the estimator: debiased, or the paper's plug-in form.
+        debiased: use the debiased estimator; False uses the paper's plug-in form.
 
     Returns:
         The table of all pairs of layers and, if labels are given, CKA to labels of each
@@ -121,8 +121,8 @@ def layer_profile(
 
     .. math:: l \mapsto \mathrm{CKA}(K^{(l)}, K_{\bar f})
 
-    Its unweighted mean, ``.mean``, is the paper's layer-averaged CKA, ``.last`` its "CKA". For the
-    other sets (test, inputs) call it again: everything is recomputed on each.
+    ``.mean`` is the unweighted mean, the paper's layer-averaged CKA. ``.last`` is the paper's
+    "CKA". For other sets of examples (test, inputs) call it again.
 
     Range: entries in [-1, 1]; biased: [0, 1].
     Invariant to: scaling, orthogonal maps and shifts of any layer; a joint permutation.
@@ -132,7 +132,7 @@ def layer_profile(
         layers: features of every layer in order of depth, one row per example; a list, or a
             mapping such as :func:`theodolite.features` returns.
         reference: integer labels, or a matrix with one row per example.
-        debiased: the estimator: debiased, or the paper's plug-in form.
+        debiased: use the debiased estimator; False uses the paper's plug-in form.
 
     Returns:
         CKA of each layer with the reference, in order of depth.

@@ -1,4 +1,4 @@
-"""Kernel regression judged without held-out data: each example is predicted from all the others."""
+"""Kernel regression that leaves out one example at a time, so that no held-out data are needed."""
 
 from collections.abc import Sequence
 
@@ -30,14 +30,14 @@ from theodolite.linalg import (
 def regression_error(
     gram: Float[Tensor, "n n"], targets: Shaped[Tensor, "n *c"]
 ) -> Float[Tensor, ""]:
-    r"""Squared error of kernel regression on all other examples, beside that of their mean.
+    r"""Leave-one-out squared error of kernel regression, divided by that of the mean.
 
     .. math:: \frac{\sum_i \|y_i - \hat y_{-i}\|^2}{\sum_i \|y_i - \bar y_{-i}\|^2}, \qquad
               y_i - \hat y_{-i} = \frac{(P y)_i}{P_{ii}}, \quad
               P = \lambda (HKH + \lambda I)^{-1} - \tfrac1n 11^\top
 
-    Kernel ridge regression with intercept. The ridge is the one of 15 between 1e-5 and 100 mean
-    eigenvalues of the centred kernel with the smallest leave-one-out error.
+    This is kernel ridge regression with intercept. The ridge has the smallest leave-one-out error
+    of 15 values between 1e-5 and 100 mean eigenvalues of the centred kernel.
 
     Range: [0, inf); 1: no better than the mean.
     Invariant to: a scale of the kernel, a constant added to it; shifts and scale of the targets.
@@ -71,13 +71,13 @@ def regression_error(
 def regression_accuracy(
     gram: Float[Tensor, "n n"], labels: Integer[Tensor, " n"]
 ) -> Float[Tensor, ""]:
-    r"""Share of examples that kernel regression on all the others classifies rightly.
+    r"""Leave-one-out accuracy of kernel regression.
 
     .. math:: \frac1n \sum_i \bigl[\arg\max_c (\hat y_{-i} - \bar y_{-i} + \bar y)_c = c_i\bigr]
 
-    The regression of :func:`regression_error`, of one-hot labels. The mean :math:`\bar y_{-i}` of
-    the other labels has fewer of the example's own class than that of all; the difference is taken
-    off, so that random labels reach chance.
+    This is the regression of :func:`regression_error` with one-hot labels. Leaving out an example
+    lowers the share of its class in the mean :math:`\bar y_{-i}` of the other labels. This
+    difference is subtracted, so that random labels reach chance.
 
     Range: [0, 1].
     Invariant to: a scale of the kernel; a constant added to it.
@@ -86,7 +86,7 @@ def regression_accuracy(
 
     Args:
         gram: :math:`K` between the examples, symmetric.
-        labels: class of each.
+        labels: class of each example.
 
     Returns:
         One number without axes: a tensor, or an array for NumPy input.
@@ -113,18 +113,18 @@ def leave_one_out_regression(
     targets: Shaped[Tensor, "n *c"],
     ridges: Sequence[float] = RIDGES,
 ) -> LeaveOneOut:
-    """Predictions of kernel regression for each example from all the others, and how good they are.
+    """Leave-one-out predictions of kernel regression, with their error and accuracy.
 
     Cost: O(n^3) once, O(n^2) for each ridge and output.
 
     Args:
         gram: kernel between the examples, symmetric.
         targets: integer class labels, or numbers to regress, one column for each output.
-        ridges: those that compete, in units of the mean eigenvalue of the centred kernel; the one
-            of least error wins.
+        ridges: ridges to try, in units of the mean eigenvalue of the centred kernel; the ridge with
+            the smallest error is used.
 
     Returns:
-        Predictions, error and accuracy with intervals, and the ridge that was chosen.
+        Predictions, error and accuracy with intervals, and the chosen ridge.
 
     Raises:
         ShapeError: If lengths differ or there are fewer than two examples.
@@ -148,7 +148,7 @@ def leave_one_out_regression(
 
 @array_function
 def mean_gram(grams: Sequence[Float[Tensor, "n n"]]) -> Float[Tensor, "n n"]:
-    r"""Kernels in equal shares, each brought to a mean eigenvalue of one after centring.
+    r"""Mean of kernels, each scaled so that its mean eigenvalue after centring is one.
 
     .. math:: K = \frac1m \sum_{i=1}^m \frac{K_i}{\bar\lambda_i}
 

@@ -38,7 +38,7 @@ _EPS64 = torch.finfo(torch.float64).eps
 
 
 def require_grams(instead: str, **grams: Tensor) -> None:
-    """Each is a symmetric matrix; the message of any other says what to do with features."""
+    """Check that each is a symmetric matrix; the error says what to do with features instead."""
     try:
         require_symmetric(**grams)
     except NotFiniteError:
@@ -48,10 +48,9 @@ def require_grams(instead: str, **grams: Tensor) -> None:
 
 
 def require_no_gram(instead: str, **features: Tensor) -> None:
-    """None of the features is a matrix of inner products: square, symmetric, by Cauchy-Schwarz.
+    """Check that no features look like a Gram matrix: square, symmetric, within Cauchy-Schwarz.
 
-    Diagonal matrices pass, as one-hot features, and so do constant ones, as features that say
-    nothing.
+    Diagonal matrices pass as one-hot features, and constant ones as features without information.
     """
     for name, values in features.items():
         n = len(values)
@@ -89,7 +88,7 @@ def target_matrix(
 
 
 def safe_scale(values: Tensor) -> float:
-    """The largest absolute entry where fourth powers of it would overflow or vanish, else 1."""
+    """The largest absolute entry if its fourth power would overflow or vanish, else 1."""
     low, high = torch.aminmax(values.detach())
     peak = max(abs(float(low)), abs(float(high)))
     return 1.0 if peak == 0 or 1e-30 < peak < 1e30 else peak
@@ -103,8 +102,8 @@ def gram(
 
     .. math:: K(x, x') = \psi(x)^\top \psi(x'), \qquad K = F F^\top
 
-    Accumulated in float64. Rank at most ``min(n, d)``: a linear probe of the layer can express only
-    targets in that many dimensions.
+    Sums are in float64. The rank is at most ``min(n, d)``, so a linear probe of the layer can
+    express only targets in that many dimensions.
 
     Args:
         features: :math:`F`, one row per example; maps of a convolution flattened or pooled.
@@ -142,7 +141,7 @@ def gram(
 def target_gram(
     targets: Integer[Tensor, " n"] | Shaped[Tensor, "n c"], num_classes: int | None = None
 ) -> Float[Tensor, "n n"]:
-    r"""Kernel of the target function: for class labels, who shares a class with whom.
+    r"""Kernel of the targets; for class labels 1 if two examples share a class, otherwise 0.
 
     .. math:: K_{\bar f}(x, x') = \bar f(x)^\top \bar f(x')
 
@@ -176,8 +175,8 @@ def kta(gram_a: Float[Tensor, "n n"], gram_b: Float[Tensor, "n n"]) -> Float[Ten
 
     .. math:: A(K, L) = \frac{\mathrm{tr}(KL)}{\sqrt{\mathrm{tr}(KK)\,\mathrm{tr}(LL)}}
 
-    A large mean of the features drives it to the same number whatever the labels; :func:`cka`
-    does not move.
+    A large mean of the features dominates this number, whatever the labels are. It does not change
+    :func:`cka`.
 
     Range: [-1, 1]; [0, 1] if both are positive semi-definite.
     Invariant to: swapping arguments; positive scaling; a joint permutation of examples.
@@ -231,7 +230,7 @@ def hsic(
     Args:
         gram_a: :math:`K`.
         gram_b: :math:`L`, of the same examples in the same order.
-        debiased: the unbiased estimator, or the plug-in one.
+        debiased: use the unbiased estimator; False uses the plug-in form.
 
     Returns:
         One number without axes: a tensor, or an array for NumPy input.
@@ -265,9 +264,9 @@ def cka(
     .. math:: \mathrm{CKA}(K, L) =
               \frac{\mathrm{HSIC}(K, L)}{\sqrt{\mathrm{HSIC}(K, K)\,\mathrm{HSIC}(L, L)}}
 
-    The biased estimator is the paper's: :func:`kta` of :math:`HKH` and :math:`HLH`. It is far from
-    zero for independent features when their width is comparable to ``n``; the debiased one (the
-    default) uses the unbiased estimate of every HSIC and is not.
+    The biased estimator is the paper's: :func:`kta` of :math:`HKH` and :math:`HLH`. For independent
+    features it is far from zero if their width is comparable to ``n``. The debiased estimator (the
+    default) uses the unbiased estimate of every HSIC and stays near zero.
 
     Range: [-1, 1]; biased: [0, 1] if both are positive semi-definite.
     Invariant to: swapping arguments; positive scaling; adding :math:`v1^\top + 1v^\top`; a joint
@@ -278,7 +277,7 @@ def cka(
     Args:
         gram_a: :math:`K`, e.g. the kernel of a layer or a tangent kernel.
         gram_b: :math:`L`, e.g. ``target_gram(labels)``, of the same examples in the same order.
-        debiased: the estimator: debiased, or the paper's plug-in form.
+        debiased: use the debiased estimator; False uses the paper's plug-in form.
 
     Returns:
         One number without axes: a tensor, or an array for NumPy input.
@@ -308,12 +307,12 @@ def cka(
 @prints_shapes
 @dataclass(frozen=True)
 class CenteredGrams:
-    """Gram matrices of the same examples, centred once for all that they are compared with.
+    """Gram matrices of the same examples, centred once for all comparisons.
 
     Args:
         grams: :math:`HKH` in float64, each divided by the largest entry of :math:`K`.
-        defined: whether more than rounding is left of each.
-        eps: rounding of the dtype in which each kernel, or the features behind it, came.
+        defined: whether each kernel is more than rounding after centring.
+        eps: rounding of the original dtype of each kernel, or of its features.
     """
 
     grams: Float[Tensor, "m n n"]
@@ -332,7 +331,7 @@ class CenteredGrams:
         return cls(centered, ~vanishes_when_centered(centered, raw, noise, (1, 2)), rounding)
 
     def take(self, indices: Tensor) -> "CenteredGrams":
-        """Some of the examples, centred anew."""
+        """Some of the examples, centred again."""
         return CenteredGrams.of(self.grams[:, indices][:, :, indices], self.eps)
 
 
@@ -382,15 +381,15 @@ def cka_from_products(
               {\sqrt{\mathrm{HSIC}(K_a, K_a)\,\mathrm{HSIC}(K_b, K_b)}}
 
     The debiased self term is the squared norm of the kernel's part outside
-    :math:`v1^\top + 1v^\top + \mathrm{diag}`. It counts as zero, and the ratio as undefined, below
-    the larger of the input's rounding, ``(8 eps)²``, and the work's, ``n eps64``, of the squared
-    norm of the centred kernel.
+    :math:`v1^\top + 1v^\top + \mathrm{diag}`. If it is only rounding, it counts as zero and the
+    ratio is undefined. The limit is a share of the squared norm of the centred kernel: the larger
+    of ``(8 eps)²`` (rounding of the input) and ``n eps64`` (rounding of the computation).
 
     Args:
-        products: of the centred kernels, e.g. from streamed sums.
+        products: products of the centred kernels, e.g. from streamed sums.
         debiased: the estimator, as in :func:`cka`.
-        eps: rounding of the dtype in which the kernels came.
-        defined: which kernels are more than a constant.
+        eps: rounding of the original dtype of the kernels.
+        defined: whether each kernel is more than a constant.
 
     Returns:
         A symmetric table with one row and one column per kernel.
@@ -421,8 +420,8 @@ def permuted_cka(
 
     Args:
         centered: one of the ``grams`` of :class:`CenteredGrams`, or all of them.
-        targets: the same rows in a different order for every ``b``.
-        eps: rounding of the dtype in which the kernel came, or of each.
+        targets: the same rows in another order for every permutation.
+        eps: rounding of the original dtype of the kernel, or of each kernel.
 
     Returns:
         One number for every layer and permutation.

@@ -1,4 +1,4 @@
-"""Modes of a kernel on the examples at hand, and how much of a target the leading ones carry."""
+"""Modes of a kernel on the given examples, and the share of a target that they explain."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -37,7 +37,7 @@ from theodolite.linalg import (
 from theodolite.measures.kernel.alignment import require_grams, safe_scale, target_matrix
 
 _ITERATIVE_ABOVE = 512  # smaller sides take the full decomposition, which is faster and complete
-_NEGATIVE = 1e-5  # of the largest eigenvalue: what a kernel formed in float32 may have by rounding
+_NEGATIVE = 1e-5  # times the largest eigenvalue: negative ones of this size are float32 rounding
 _EPS64 = torch.finfo(torch.float64).eps
 
 
@@ -48,7 +48,7 @@ class KernelSpectrum:
 
     .. math:: K = \Phi\,\mathrm{diag}(\eta)\,\Phi^\top, \qquad \tfrac1n\Phi^\top\Phi = I
 
-    ``complete`` says that the modes which are not listed have eigenvalue zero.
+    If ``complete`` is true, all modes that are not listed have eigenvalue zero.
     """
 
     eigenvalues: Float[Tensor, " r"]  # decreasing; noise is zero
@@ -73,9 +73,9 @@ def kernel_spectrum(
     .. math:: \eta_\rho = \lambda_\rho / n, \qquad \phi_\rho(x^\mu) = \sqrt n\,u_{\rho\mu},
               \qquad K u_\rho = \lambda_\rho u_\rho
 
-    Eigenvalues below ``n`` roundings of the work in float64, or 8 of the input's dtype, of the
-    largest are noise, perhaps negative, and are set to zero. An eigenvalue has a gradient while it
-    is above the noise and comes from the full decomposition.
+    Small eigenvalues are noise and are set to zero. The limit, relative to the largest one, is
+    ``n`` float64 roundings or 8 roundings of the input's dtype. An eigenvalue has a gradient if it
+    is above this limit and comes from the full decomposition.
 
     Range: eigenvalues at least 0.
     Invariant to: a permutation of examples.
@@ -83,7 +83,7 @@ def kernel_spectrum(
 
     Args:
         gram: :math:`K`, symmetric positive semi-definite.
-        count: only the leading modes, by an iterative solver where that is cheaper.
+        count: number of leading modes; an iterative solver finds them if that is cheaper.
         center: decompose :math:`HKH`; the paper does not centre.
 
     Returns:
@@ -113,9 +113,9 @@ def linear_spectrum(
     .. math:: \eta_\rho = \sigma_\rho(F)^2 / n, \qquad \phi_\rho = \sqrt n\,u_\rho,
               \qquad F = U\Sigma V^\top
 
-    Singular values below ``max(n, d)`` roundings of the work in float64, or 8 of the input's dtype,
-    of the largest are noise and are set to zero. Features resolve modes that
-    :func:`kernel_spectrum` of their Gram matrix has lost.
+    Small singular values are noise and are set to zero. The limit, relative to the largest one, is
+    ``max(n, d)`` float64 roundings or 8 roundings of the input's dtype. Features resolve modes that
+    :func:`kernel_spectrum` of their Gram matrix loses.
 
     Range: eigenvalues at least 0.
     Invariant to: orthogonal maps of the features; a permutation of examples.
@@ -123,7 +123,7 @@ def linear_spectrum(
 
     Args:
         features: :math:`F`, one row per example.
-        count: only the leading modes, by an iterative solver where that is cheaper.
+        count: number of leading modes; an iterative solver finds them if that is cheaper.
         center: decompose the kernel of the centred features; the paper does not centre.
 
     Returns:
@@ -148,7 +148,7 @@ def linear_spectrum(
     modes = smaller if count is None else _modes(count, smaller)
     if smaller > _ITERATIVE_ABOVE and 4 * modes < smaller:
         left, sigma = _top_modes(F, modes)
-        noise = (n * _EPS64) ** 0.5  # of the Gram matrix it came from
+        noise = (n * _EPS64) ** 0.5  # rounding of the Gram matrix
     else:
         left, sigma, _ = thin_svd(F)
         noise = _noise(max(features.shape), eps)
@@ -166,7 +166,7 @@ def gram_modes(
     center: bool = False,
     name: str = "gram",
 ) -> KernelSpectrum:
-    """The spectrum of a symmetric matrix, in float64 whatever the matrix came in."""
+    """The spectrum of a symmetric matrix of any dtype, in float64."""
     n, eps = len(gram), eps_of(gram)
     unit = safe_scale(gram)  # squares of its entries neither overflow nor vanish
     raw = double(gram) / unit
@@ -189,8 +189,8 @@ def gram_modes(
 def _noise(size: int, eps: float) -> float:
     """Relative level of noise: that of the decomposition, and that of the input's own rounding.
 
-    The input's errors are independent, so that their norm does not grow with the size as the bound
-    on the decomposition's does: ``n eps`` of float32 would cut a spectrum at a thousandth.
+    The errors of the input are independent, so their norm does not grow with the size. The bound on
+    the decomposition does. With ``n eps`` of float32 a spectrum would end at a thousandth.
     """
     return max(size * _EPS64, 8 * eps)
 
@@ -213,8 +213,8 @@ def _top_modes(features: Tensor, count: int) -> tuple[Tensor, Tensor]:
 def _eigenspaces(levels: Tensor, eps: float) -> tuple[tuple[int, int], ...]:
     """Runs of equal levels: eigenvalues of a matrix, singular values of features.
 
-    Without the factor of the matrix size that bounds the worst case: chained over thousands of
-    float32 values it would make one eigenspace of the whole tail of a spectrum.
+    The tolerance does not have the factor of the matrix size that bounds the worst case. With it,
+    thousands of neighbouring float32 values would form one eigenspace.
     """
     groups = eigenvalue_groups(levels.detach(), equality_tolerance(1, eps))
     return tuple((group.start, group.stop) for group in groups)
@@ -227,8 +227,8 @@ def participation_ratio(gram: Float[Tensor, "n n"], center: bool = False) -> Flo
     .. math:: \frac{(\sum_\rho \eta_\rho)^2}{\sum_\rho \eta_\rho^2}
               = \frac{(\mathrm{tr} K)^2}{\|K\|_F^2}
 
-    One or two large modes, such as the mean at initialisation, already make it small: centre first,
-    and prefer :func:`spectral_gap` to tell a low rank.
+    One or two large modes, such as the mean at initialisation, make it small. So centre first. To
+    detect a low rank use ``theodolite_papers.canatar2022.formulas.spectrum.spectral_gap``.
 
     Range: [0, n]; at least 1 if the matrix is positive semi-definite.
     Invariant to: scaling; orthogonal maps of both sides.
@@ -291,7 +291,7 @@ _SLACK = 1e-5  # rounding of curves that were kept in float32
 @prints_shapes
 @dataclass(frozen=True)
 class CumulativePower:
-    """Share of the target's power in the first modes, from none of them to all that were listed."""
+    """Share of the target's power in the first modes, from no mode to all listed modes."""
 
     curve: Float[Tensor, "*modes"]  # (modes + 1,), or (modes + 1, c) per class; starts at 0
     null_power: Float[Tensor, "*c"]  # outside the kernel's range; nan if not all modes are known
@@ -310,14 +310,15 @@ def cumulative_power(
     .. math:: C(\rho) = \frac{\sum_{\gamma \le \rho} |a_\gamma|^2}{\sum_\gamma |a_\gamma|^2},
               \qquad a_\gamma = \tfrac1n \sum_\mu \bar f(x^\mu)\,\phi_\gamma(x^\mu)
 
-    The earlier it reaches one, the better the task fits the kernel. :math:`1 - C(r)` at the rank,
-    ``null_power``, is the share that no linear probe on the features can fit. Inside an eigenspace
-    the basis is arbitrary: the canonical curve spreads its power evenly over its modes, the raw one
-    keeps what the solver gave; the null space is always spread.
+    The earlier the curve reaches one, the better the task fits the kernel. ``null_power``, which is
+    :math:`1 - C(r)` at the rank, is the share that no linear probe on the features can fit. Inside
+    an eigenspace the basis is arbitrary. The canonical curve spreads the power of an eigenspace
+    evenly over its modes. The raw curve keeps the basis of the solver. The power of the null space
+    is always spread.
 
-    A spectrum from :func:`linear_spectrum` serves features, one with ``count=`` gives the start of
-    the curve (exact, except inside an eigenspace that the cut divides), a centred one centres the
-    targets too.
+    For features pass a spectrum from :func:`linear_spectrum`. A spectrum with ``count=`` gives the
+    start of the curve. It is exact, except inside an eigenspace that the cut divides. With a
+    centred spectrum the targets are centred too.
 
     Range: [0, 1], nondecreasing.
     Invariant to: scaling of either argument; orthogonal maps of the targets' columns; a joint
@@ -327,7 +328,7 @@ def cumulative_power(
     Args:
         kernel: a Gram matrix :math:`K`, or a spectrum.
         targets: integer class labels, or a matrix with one target vector per row.
-        ties: what happens inside an eigenspace of several modes.
+        ties: ``"canonical"`` or ``"raw"``, for eigenspaces of several modes.
         per_class: one curve per target column instead of their sum.
 
     Returns:
@@ -388,7 +389,7 @@ def _even(shares: Float[Tensor, "r k"], spectrum: KernelSpectrum) -> Float[Tenso
 def _curve(
     shares: Float[Tensor, "r k"], spectrum: KernelSpectrum
 ) -> tuple[Float[Tensor, "m k"], Float[Tensor, " k"]]:
-    """Running sums, over the null space too where it is known, and the power in the null space."""
+    """Running sums, if possible with the null space, and the power in the null space."""
     start = shares.new_zeros(1, shares.shape[1])
     curve = torch.cat([start, shares.cumsum(0)])
     if not spectrum.complete:
@@ -400,7 +401,7 @@ def _curve(
 
 
 def require_curve(curve: Tensor) -> None:
-    """A vector that starts at zero; an undefined curve (all nan) is allowed."""
+    """Check for a vector that starts at zero; an undefined curve (all nan) is allowed."""
     require_axes(1, curve=curve)
     require_nonempty(curve=curve)
     if curve.isnan().all():
@@ -421,17 +422,17 @@ def modes_to_reach(
 
     .. math:: \rho_q = \min\{\rho : C(\rho) \ge q\}
 
-    Only modes of the kernel count: pass the whole result of :func:`cumulative_power`, which knows
-    its rank. Along the null space the curve goes on to 1, but no mode is there. A share that is
+    Only modes of the kernel count. So pass the whole result of :func:`cumulative_power`, which
+    contains the rank. In the null space the curve rises to 1 without any mode. A share that is
     reached up to rounding counts as reached.
 
     Range: 0 to the rank of the kernel; inf if all its modes together do not reach the share.
-    Invariant to: what :func:`cumulative_power` is.
-    Undefined (``nan``): the curve is, or it ends (leading modes only) before the share is reached.
+    Invariant to: the same as :func:`cumulative_power`.
+    Undefined (``nan``): the curve is undefined, or ends (leading modes only) below the share.
 
     Args:
         curve: the result of :func:`cumulative_power`, or its :math:`C(0), C(1), ...` alone.
-        share: :math:`q`.
+        share: the share :math:`q`.
 
     Returns:
         One number without axes: a tensor, or an array for NumPy input.
@@ -461,15 +462,15 @@ def modes_to_reach(
 
 @array_function
 def power_area(curve: Float[Tensor, " m"]) -> Float[Tensor, ""]:
-    r"""Area under the cumulative power over all modes, as a share of the most possible.
+    r"""Area under the cumulative power over all modes; 1 is the largest possible area.
 
     .. math:: \tfrac1n \sum_{\rho=1}^{n} C(\rho)
 
     About one half for a target that has nothing to do with the kernel.
 
     Range: [0, 1].
-    Invariant to: what :func:`cumulative_power` is.
-    Undefined (``nan``): the curve is, or it has no mode.
+    Invariant to: the same as :func:`cumulative_power`.
+    Undefined (``nan``): the curve is undefined or has no mode.
 
     Args:
         curve: :math:`C(0), C(1), ...` from :func:`cumulative_power`.

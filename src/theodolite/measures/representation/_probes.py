@@ -1,4 +1,4 @@
-"""Linear probes judged without held-out data: each example is predicted from all the others."""
+"""Linear probes that leave out one example at a time, so that no held-out data are needed."""
 
 from collections.abc import Callable, Sequence
 
@@ -23,21 +23,21 @@ from theodolite.linalg import (
 )
 from theodolite.measures.representation.projections import require_rows
 
-_ENTRIES = 2**22  # of the matrix of distances at a time: 32 MiB
+_ENTRIES = 2**22  # distances that are in memory at one time: 32 MiB
 
 
 @array_function
 def neighbour_accuracy(
     features: Float[Tensor, "n d"], labels: Integer[Tensor, " n"], neighbours: int = 5
 ) -> Float[Tensor, ""]:
-    r"""Share of examples whose class is that of most of their nearest neighbours.
+    r"""Leave-one-out accuracy of nearest neighbours.
 
     .. math:: \frac1n \sum_i \bigl[\operatorname{mode}\{y_j : j \in N_k(i)\} = y_i\bigr],
               \qquad i \notin N_k(i)
 
-    An example is no neighbour of its own, so no held-out data is needed: of labels that have
-    nothing to do with the features the share is that of guessing. Distances are Euclidean; among
-    classes with equally many neighbours, that of the nearest one wins, then the lowest.
+    An example is not its own neighbour, so no held-out data are needed. For random labels the
+    accuracy is that of guessing. Distances are Euclidean. If several classes have equally many
+    neighbours, the class of the nearest one wins, then the class with the lowest number.
 
     Range: [0, 1].
     Invariant to: rotations, shifts and a common scale of the features; renaming of classes that
@@ -47,8 +47,8 @@ def neighbour_accuracy(
 
     Args:
         features: one row per example.
-        labels: class of each.
-        neighbours: how many vote; fewer where there are fewer examples.
+        labels: class of each example.
+        neighbours: number of neighbours that vote; all of them if there are fewer examples.
 
     Returns:
         One number without axes: a tensor, or an array for NumPy input.
@@ -85,7 +85,7 @@ def neighbour_accuracy_of_gram(
     Args:
         gram: inner products of features.
         labels: class of each example.
-        neighbours: how many vote.
+        neighbours: number of neighbours that vote.
 
     Returns:
         One number without axes: a tensor, or an array for NumPy input.
@@ -109,7 +109,7 @@ def neighbour_accuracy_of_gram(
 def _share_of_neighbours(
     products: Callable[[Tensor], Tensor], squares: Tensor, labels: Tensor, neighbours: int
 ) -> Tensor:
-    """The vote, with squared distances from inner products, some rows at a time."""
+    """The accuracy. Squared distances come from inner products, some rows at a time."""
     require_count(1, neighbours=neighbours)
     names, classes = torch.unique(labels, return_inverse=True)
     if len(names) < 2:
@@ -129,16 +129,16 @@ def _share_of_neighbours(
 def probe_accuracy(
     features: Float[Tensor, "n d"], labels: Integer[Tensor, " n"]
 ) -> Float[Tensor, ""]:
-    r"""Share of examples that a linear probe trained on all the others classifies rightly.
+    r"""Leave-one-out accuracy of a linear probe.
 
     .. math:: \frac1n \sum_i \Bigl[\arg\max_c \Bigl(y_i - \frac{y_i - \hat y_i}{1 - h_i}
               - \bar y_{-i} + \bar y\Bigr)_c = c_i\Bigr]
 
-    Ridge regression of one-hot labels on centred features. What it predicts for an example that it
-    has not seen follows from one fit :math:`\hat y` and the leverages :math:`h`. The mean
-    :math:`\bar y_{-i}` of the other labels has fewer of the example's own class than that of all;
-    the difference is taken off, so that random labels reach chance. The ridge is the one of 15
-    between 1e-5 and 100 mean eigenvalues of the kernel with the smallest leave-one-out error.
+    The probe is a ridge regression of one-hot labels on centred features. One fit :math:`\hat y`
+    and the leverages :math:`h` give the prediction for every left-out example. Leaving out an
+    example lowers the share of its class in the mean :math:`\bar y_{-i}` of the other labels. This
+    difference is subtracted, so that random labels reach chance. The ridge has the smallest
+    leave-one-out error of 15 values between 1e-5 and 100 mean eigenvalues of the kernel.
 
     Range: [0, 1].
     Invariant to: rotations, shifts and a common scale of the features.
@@ -147,7 +147,7 @@ def probe_accuracy(
 
     Args:
         features: one row per example.
-        labels: class of each.
+        labels: class of each example.
 
     Returns:
         One number without axes: a tensor, or an array for NumPy input.
@@ -172,12 +172,13 @@ def probe_accuracy(
 def probe_error(
     features: Float[Tensor, "n d"], targets: Shaped[Tensor, "n *c"]
 ) -> Float[Tensor, ""]:
-    r"""Squared error of a linear probe trained on all other examples, beside that of their mean.
+    r"""Leave-one-out squared error of a linear probe, divided by that of the mean.
 
     .. math:: \frac{\sum_i \|y_i - \hat y_{-i}\|^2}{\sum_i \|y_i - \bar y_{-i}\|^2}
 
-    Ridge regression with intercept, its ridge chosen as in :func:`probe_accuracy`. The score that
-    ranks models: it needs no held-out data, is finer than accuracy, and serves regression too.
+    The probe is a ridge regression with intercept, its ridge chosen as in :func:`probe_accuracy`.
+    This score ranks models. It needs no held-out data, separates models better than accuracy, and
+    also works for regression.
 
     Range: [0, inf); 1: no better than the mean.
     Invariant to: rotations, shifts and a common scale of the features; shifts and scale of targets.
@@ -212,19 +213,19 @@ def leave_one_out_probe(
     targets: Shaped[Tensor, "n *c"],
     ridges: Sequence[float] = RIDGES,
 ) -> LeaveOneOut:
-    """Predictions of a linear probe for each example from all the others, and how good they are.
+    """Leave-one-out predictions of a linear probe, with their error and accuracy.
 
-    Ridge regression with intercept, in closed form: one singular value decomposition for all
-    ridges, O(n d min(n, d)), and O(n min(n, d) c) for each.
+    The probe is a ridge regression with intercept, in closed form. One singular value decomposition
+    serves all ridges, O(n d min(n, d)); each ridge takes O(n min(n, d) c).
 
     Args:
         features: one row per example.
         targets: integer class labels, or numbers to regress, one column for each output.
-        ridges: those that compete, in units of the mean eigenvalue of the centred kernel; the one
-            of least error wins.
+        ridges: ridges to try, in units of the mean eigenvalue of the centred kernel; the ridge with
+            the smallest error is used.
 
     Returns:
-        Predictions, error and accuracy with intervals, and the ridge that was chosen.
+        Predictions, error and accuracy with intervals, and the chosen ridge.
 
     Raises:
         ShapeError: If lengths differ or there are fewer than two examples.
@@ -246,7 +247,7 @@ def leave_one_out_probe(
 
 
 def _centred(features: Tensor) -> Tensor:
-    """Rows about their mean, of order one: squares neither overflow nor vanish."""
+    """Centred rows scaled to order one, so that squares neither overflow nor vanish."""
     peak = double(features).abs().max()
     rows = double(features) / torch.where(peak > 0, peak, 1.0)
     return rows - rows.mean(0)

@@ -43,10 +43,10 @@ def alignment_area(
               = \frac{y^\top (\Phi\Phi^\top)^{1/2} y}{\sqrt n\,\|y\|^2}
 
     With its defaults this is the number that a survey prints: rows of unit length, one-hot columns
-    for class labels. Non-negative features and balanced labels of two classes cannot exceed
-    :math:`1/\sqrt 2`: do not compare layers with and without ReLU as if they had the same ceiling.
-    Differentiable also at ties; where a zero singular value meets label mass outside the range of
-    the features the derivative does not exist, and that part is zero.
+    for class labels. For non-negative features and two balanced classes it cannot exceed
+    :math:`1/\sqrt 2`. So layers with and without ReLU have different highest values. The area is
+    differentiable also at ties. If a zero singular value meets label mass outside the range of the
+    features, the derivative does not exist, and that part of the gradient is zero.
 
     Range: [0, 1]; [0, inf) if not normalised, or for rows longer than 1.
     Invariant to: joint permutation of the examples; rotation of the features; appended zero
@@ -80,7 +80,7 @@ def alignment_area(
         [imani2022], Eq. (2), integrated over the threshold.
 
     Differs from paper:
-        Rows are brought to length 1, where the paper assumes at most 1; one area for all classes.
+        Rows are scaled to length 1; the paper assumes at most 1. All classes share one area.
     """
     Phi = read_features(features, targets, rows)
     columns = read_targets(targets, shares=normalized)
@@ -97,9 +97,9 @@ def alignment_area(
 def area_from_projections(
     projections: LabelProjections, *, normalized: bool = True
 ) -> Float[Tensor, "*sets"]:
-    """Area of projections that were found elsewhere, e.g. from streamed sums.
+    """Label alignment from projections that exist already, e.g. from streamed sums.
 
-    Of several sets of targets side by side, such as permutations of one, a number for each.
+    Several sets of targets, such as permutations, give one number each.
 
     Args:
         projections: from :func:`label_projections` or from the mergeable sums of ``linalg``.
@@ -134,9 +134,9 @@ def top_share(
 
     .. math:: \sum_{i \le k} (u_i^\top y)^2 \,/\, \|y\|^2
 
-    Where equal singular values straddle the cut (zero ones included), their group counts in
-    proportion to the number of its directions inside: the sum over any other choice would depend
-    on the basis inside the group.
+    Equal singular values form a group (zeros too). If the cut divides a group, it counts in
+    proportion to the number of its directions inside. Any other choice would depend on the basis
+    inside the group.
 
     Range: [0, 1].
     Invariant to: joint permutation of the examples; rotation and positive scaling of the features;
@@ -190,9 +190,9 @@ def top_share(
 
 @array_function
 def top_share_from_projections(projections: LabelProjections, count: int) -> Float[Tensor, "*sets"]:
-    """Share of the leading directions, of projections that were found elsewhere.
+    """Share of the label mass on the leading directions, from projections that exist already.
 
-    Of several sets of targets side by side, see :func:`area_from_projections`, one for each.
+    Several sets of targets, such as permutations, give one number each.
 
     Args:
         projections: from :func:`label_projections` or from the mergeable sums of ``linalg``.

@@ -43,7 +43,7 @@ _GRID_POINTS = 200
 @prints_shapes
 @dataclass(frozen=True)
 class Grid:
-    """Thresholds, the unit they count in, and the slack with which they are compared."""
+    """Thresholds, their unit, and the tolerance of comparisons with them."""
 
     thresholds: Tensor  # in units of the scale
     scale: Scale = "absolute"
@@ -54,7 +54,7 @@ class Grid:
         require_between(0.0, 1.0, open_high=True, rtol=self.rtol)
 
     def absolute(self, count: int, singular_values: Tensor) -> Tensor:
-        """Thresholds on singular values themselves, the slack taken off."""
+        """Thresholds in units of the singular values, minus the tolerance."""
         relaxed = double(self.thresholds) * (1 - self.rtol)
         if self.scale == "normalized":
             return relaxed * count**0.5
@@ -70,14 +70,14 @@ class Grid:
 
 
 def wants_gradient(*tensors: Tensor) -> bool:
-    """Whether autograd will ask for the derivative by one of these."""
+    """Whether autograd needs the derivative by one of these tensors."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 def measure_grid(
     features: Tensor, targets: Tensor, grid: Grid, route: RouteChoice = "auto"
 ) -> tuple[Tensor, str]:
-    """Alignment on the grid in its scale, and the route that found it; shapes have been checked."""
+    """Alignment on the grid in its scale, and the route of the computation; shapes are checked."""
     columns = read_targets(targets, shares=grid.scale != "absolute")
     if wants_gradient(features, targets):
         require_finite(features=features)
@@ -134,10 +134,10 @@ def representation_alignment(
 
     .. math:: A(\Phi, y, \tau) = \sum_{i:\,\sigma_i \ge \tau} (u_i^\top y)^2
 
-    High at large thresholds means that gradient descent on a linear probe is fast and needs
-    small weights. Several target columns add. At threshold 0 all n directions count: the squared
-    norm of the targets. A group of equal singular values counts as a whole; set ``rtol`` where the
-    threshold may coincide with one of them.
+    If it is high at large thresholds, gradient descent on a linear probe is fast and needs small
+    weights. Several target columns are added up. At threshold 0 all n directions count, and the sum
+    is the squared norm of the targets. A group of equal singular values counts as a whole. Set
+    ``rtol`` if the threshold may coincide with one of them.
 
     Range: [0, :math:`\|y\|^2`].
     Invariant to: joint permutation or rotation of the examples; rotation of the features; appended
@@ -178,12 +178,12 @@ def representation_alignment(
 
 
 def tie_tolerance(eps: float) -> float:
-    """Gap in units of the largest singular value below which two of them count as equal."""
+    """Gap, in units of the largest singular value, below which two values count as equal."""
     return max(1e-10, 8 * eps)
 
 
 def tie_index(sigma: Float[Tensor, " r"], rtol: float) -> Int[Tensor, " r"]:
-    """Number of the group of equal singular values to which each of them belongs."""
+    """Number of the group of equal singular values, for each singular value."""
     index = torch.zeros(len(sigma), dtype=torch.long, device=sigma.device)
     for number, group in enumerate(eigenvalue_groups(sigma, rtol)):
         index[group] = number
@@ -195,16 +195,17 @@ def tie_index(sigma: Float[Tensor, " r"], rtol: float) -> Int[Tensor, " r"]:
 class AlignmentCurve:
     """Values on a grid of thresholds, in one of three scales.
 
-    ``"absolute"``: label mass over singular values. ``"normalized"``: share of the label mass over
-    singular values divided by the root of n, comparable across sample sizes. ``"relative"``: share
-    of the label mass over singular values in units of the largest; predicts speed where the step
-    size is tuned to each representation, as the absolute curve does at a common step size.
+    ``"absolute"``: label mass against singular values. It predicts the speed of gradient descent at
+    a common step size. ``"normalized"``: share of the label mass against singular values divided by
+    the root of n. It is comparable across sample sizes. ``"relative"``: share of the label mass
+    against singular values in units of the largest. It predicts the speed if the step size is tuned
+    to each representation.
     """
 
     thresholds: Float[Tensor, " t"]
     values: Float[Tensor, " t"]
     scale: str
-    route: str  # by which the projections were found: svd, gram, dual or qr
+    route: str  # how the projections were computed: svd, gram, dual or qr
 
 
 def grid_of(
@@ -236,12 +237,11 @@ def alignment_curve(
 
     .. math:: A(\tau) = \sum_{i:\,\sigma_i \ge \tau} (u_i^\top y)^2
 
-    A non-increasing step function that starts at :math:`\|y\|^2`. With its defaults this is the
-    curve of a survey: rows of unit length, shares of the label mass over thresholds in units of
-    :math:`\sqrt n`. Costs one Gram matrix and one
-    eigen-decomposition of the smaller side, O(n d²) time and O(d²) memory beyond the input; the
-    accurate and slower route is taken when a threshold asks for it, and ``route`` of the result
-    says which it was.
+    The curve is a non-increasing step function that starts at :math:`\|y\|^2`. With its defaults
+    this is the curve of a survey: rows of unit length, and shares of the label mass against
+    thresholds in units of :math:`\sqrt n`. It takes one Gram matrix and one eigendecomposition of
+    the smaller side: O(n d²) time and O(d²) memory beyond the input. A slower and more accurate
+    route is used if a threshold requires it. ``route`` of the result names the route.
 
     Range: [0, 1]; [0, :math:`\|y\|^2`] in the scale ``"absolute"``.
     Invariant to: joint permutation of the examples; rotation of the features; appended zero
@@ -253,9 +253,9 @@ def alignment_curve(
     Args:
         features: :math:`\Phi`, one row per example.
         targets: :math:`y`: a vector, columns, or integer class labels (one-hot columns).
-        thresholds: in units of the scale. By default 200 points on [0, 1], or on
-            :math:`[0, \sqrt n]` in the scale ``"absolute"``: every singular value of rows of unit
-            length lies there.
+        thresholds: thresholds in units of the scale. By default 200 points on [0, 1], or on
+            :math:`[0, \sqrt n]` in the scale ``"absolute"``. All singular values of rows of unit
+            length lie there.
         rows: length of the rows, as in :func:`alignment_area`.
         scale: ``"absolute"``, ``"normalized"`` or ``"relative"``, see :class:`AlignmentCurve`.
         rtol: count :math:`\sigma_i \ge \tau (1 - \mathrm{rtol})`.
@@ -292,13 +292,13 @@ def curve_from_projections(
     scale: Scale = "normalized",
     rtol: float = 0.0,
 ) -> AlignmentCurve:
-    """The curve of projections that were found elsewhere, e.g. from streamed sums.
+    """The alignment curve from projections that exist already, e.g. from streamed sums.
 
     Args:
         projections: from :func:`label_projections` or from the mergeable sums of ``linalg``.
-        thresholds: in units of the scale; default grid as in :func:`alignment_curve`.
+        thresholds: thresholds in units of the scale; by default as in :func:`alignment_curve`.
         scale: ``"absolute"``, ``"normalized"`` or ``"relative"``.
-        rtol: slack of the comparison.
+        rtol: relative tolerance of the comparison.
 
     Returns:
         The thresholds and the alignment at each.

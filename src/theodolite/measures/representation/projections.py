@@ -1,9 +1,9 @@
-r"""Features and labels made ready, and targets in the singular basis of the features.
+r"""Preparation of features and labels, and targets in the singular basis of the features.
 
-Projections go by the cheapest route that is accurate enough. Their derivative needs the divided
-differences of ``f`` alone (Daleckii-Krein), never the derivative of a single singular vector, so
-ties cost nothing, and directions outside the range of the features enter as a whole. Where both
-ends of a difference vanish the derivative does not exist: zero there.
+Projections use the cheapest route that is accurate enough. Their derivative needs only the divided
+differences of ``f`` (Daleckii-Krein), not the derivatives of single singular vectors. So ties need
+no special case, and all directions outside the range of the features enter together. If both ends
+of a difference vanish, the derivative does not exist; zero is used.
 """
 
 from collections.abc import Callable
@@ -70,7 +70,7 @@ class LabelColumns(NamedTuple):
 
 
 def read_features(features: Tensor, targets: Tensor, rows: Rows = "none") -> Tensor:
-    """Features with rows of the given length; finiteness is seen where they are summed."""
+    """Features with rows of the given length; the sums over them check that they are finite."""
     require_axes(2, features=features)
     require_nonempty(features=features, targets=targets)
     require_same_length(features=features, targets=targets)
@@ -81,7 +81,7 @@ def read_features(features: Tensor, targets: Tensor, rows: Rows = "none") -> Ten
 
 
 def require_rows(**arrays: Tensor) -> None:
-    """The first is a finite matrix, the others have as many rows."""
+    """Check that the first array is a finite matrix and the others have as many rows."""
     name, features = next(iter(arrays.items()))
     require_axes(2, **{name: features})
     require_nonempty(**{name: features})
@@ -90,7 +90,7 @@ def require_rows(**arrays: Tensor) -> None:
 
 
 def scaled_rows(features: Tensor, rows: Rows) -> Tensor:
-    """Rows over their own length, over that of the longest, or as they are; zeros stay zero."""
+    """Rows divided by their own length, by the largest length, or by 1; zeros stay zero."""
     if rows == "none":
         return features
     peaks = features.detach().abs().amax(1, keepdim=True)  # before squaring, which may overflow
@@ -102,11 +102,11 @@ def scaled_rows(features: Tensor, rows: Rows) -> Tensor:
 
 
 def read_targets(targets: Tensor, *, shares: bool = False) -> LabelColumns:
-    """LabelColumns as the measures read them.
+    """Read targets as columns.
 
-    One axis of integers is class labels, except -1 and +1, which are the two-class label vector;
-    every other array of numbers is columns of targets. Where only shares of their mass are asked
-    for, columns are divided by their largest entry: squares then neither overflow nor vanish.
+    One axis of integers holds class labels, except -1 and +1, which are the label vector of two
+    classes. Every other array holds columns of targets. If only shares of their mass are needed,
+    columns are divided by their largest entry, so that squares neither overflow nor vanish.
     """
     if targets.ndim not in (1, 2):
         raise ShapeError(
@@ -137,7 +137,7 @@ class PreparedFeatures:
 @prints_shapes
 @dataclass(frozen=True)
 class ScaledTargets:
-    """LabelColumns moved to [-1, 1], and the map ``slope * y + offset`` that did it."""
+    """Targets scaled to [-1, 1], and the map ``slope * y + offset`` of this scaling."""
 
     values: Float[Tensor, "n *c"]
     slope: Float[Tensor, ""]
@@ -145,7 +145,7 @@ class ScaledTargets:
 
     @array_function
     def apply(self, targets: Float[Tensor, "m *c"]) -> Float[Tensor, "m *c"]:
-        """The same map on other targets, e.g. a test set's; they may leave [-1, 1]."""
+        """Apply the same map to other targets, e.g. of a test set; they may leave [-1, 1]."""
         return self.slope * targets + self.offset
 
 
@@ -157,11 +157,11 @@ def prepare_features(
     normalize: Rows = "unit",
     center: bool = False,
 ) -> PreparedFeatures:
-    r"""Representation matrix with :math:`\|\phi_i\| \le 1`, as the definition of alignment assumes.
+    r"""Scale features so that :math:`\|\phi_i\| \le 1`, as the definition of alignment assumes.
 
-    Optionally centred first; then a constant column stands for the bias of the linear probe;
-    then rows are scaled. Compare only representations that were prepared in the same way: after
-    row normalisation the bias column is no longer constant, and it changes the curve.
+    There are three steps: centre (optional), append a constant column for the bias of the linear
+    probe (optional), scale the rows. Compare only representations that were prepared in the same
+    way. After row normalisation the bias column is no longer constant, and it changes the curve.
 
     Args:
         features: :math:`\Phi`, one example per row.
@@ -201,7 +201,7 @@ def prepare_features(
 
 @array_function
 def scaled_targets(targets: Float[Tensor, "n *c"]) -> ScaledTargets:
-    r"""Regression targets moved to [-1, 1] by :math:`2(y - \min)/(\max - \min) - 1`.
+    r"""Scale regression targets to [-1, 1] by :math:`2(y - \min)/(\max - \min) - 1`.
 
     Args:
         targets: training targets; the map is taken from all of their entries.

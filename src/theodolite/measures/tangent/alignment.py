@@ -123,7 +123,7 @@ def centered_labels(
 
     Args:
         labels: class labels, one-hot encoded here, or targets :math:`Y` with one column per output.
-        num_classes: :math:`k`, for class labels; by default one more than the largest of them.
+        num_classes: number :math:`k` of classes; by default one more than the largest label.
 
     Returns:
         A matrix with one row per example and one column per class or output.
@@ -156,8 +156,8 @@ def centered_labels(
 def spectral_norm(matrix: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
     """Largest singular value of a float64 matrix with entries of order one.
 
-    The singular vector is held fixed and the value is its length under the matrix: errors of the
-    vector enter squared, and the gradient is finite at ties, where any of the vectors serves.
+    The singular vector is treated as constant, and the value is the length of its image. Errors of
+    the vector enter squared. The gradient is finite at ties, where any of the vectors may be used.
     """
     tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.mT
     return vector_norm(tall @ leading_vector(tall.detach()))
@@ -167,8 +167,8 @@ def leading_vector(matrix: Float[Tensor, "n d"], *, symmetric: bool = False) -> 
     """Unit right singular vector of the largest singular value.
 
     Args:
-        matrix: in float64.
-        symmetric: whether it equals its transpose: one product in the place of two.
+        matrix: a float64 matrix.
+        symmetric: whether the matrix equals its transpose; then one product replaces two.
     """
     size = matrix.shape[1]
     if size <= _DENSE_BELOW or not matrix.any():
@@ -198,12 +198,12 @@ class KernelAndLabel:
 
     @property
     def label_energy(self) -> Float[Tensor, ""]:
-        """Of the unit label vector under the kernel."""
+        """Quadratic form of the unit label vector with the kernel."""
         return self.label @ self.kernel @ self.label
 
 
 def kernel_and_label(kernel: Tensor, targets: Tensor, centering: Centering) -> KernelAndLabel:
-    """Rescale, centre explicitly in float64, and note whether rounding is all that is left."""
+    """Rescale, centre in float64, and note whether only rounding is left."""
     K = unit_peak(double(stacked(kernel)))
     Y = unit_peak(double(targets))
     Kc, Yc = _centered_kernel(K, kernel, centering), _centered_targets(Y, centering)
@@ -216,7 +216,7 @@ def kernel_and_label(kernel: Tensor, targets: Tensor, centering: Centering) -> K
 
 
 def unit_vector(vector: Tensor) -> Tensor:
-    """The vector over its length; zero stays zero, with gradient zero."""
+    """The vector divided by its length; zero stays zero, with gradient zero."""
     length = vector_norm(vector)
     return vector / torch.where(length > 0, length, torch.ones_like(length))
 
@@ -241,13 +241,13 @@ def _centered_targets(targets: Tensor, centering: Centering) -> Tensor:
 def tangent_alignment(
     kernel: Float[Tensor, "n c n c"], targets: Float[Tensor, "n c"], *, center: bool = True
 ) -> Float[Tensor, ""]:
-    r"""How well one gradient step on a layer moves the outputs along the labels.
+    r"""Tangent alignment: does a gradient step on this layer move the outputs along the labels?
 
     .. math:: A = \frac{\tilde y^\top K \tilde y}{\|C_m K C_m\|_F\,\|\tilde y\|^2},
               \qquad C_m = I - \tfrac1m 11^\top, \; \tilde y = C_m\,\mathrm{vec}(Y), \; m = nc
 
-    Centring runs over all m pairs of example and output, not over examples; for one output the
-    two coincide and this is the centred kernel alignment with :math:`YY^\top`.
+    Centring runs over all m pairs of example and output, not over examples. For one output both are
+    the same, and this is the centred kernel alignment with :math:`YY^\top`.
 
     Range: [0, 1] for positive semi-definite kernels, [-1, 1] for symmetric ones.
     Invariant to: positive scaling of the kernel, scaling of the targets, a constant added to every
@@ -290,7 +290,7 @@ def operator_alignment(
               \qquad K \to (H \otimes I_c) K (H \otimes I_c), \; Y \to HY,
               \; H = I - \tfrac1n 11^\top
 
-    A kernel of the form :math:`k \otimes I_c`, blind to which output is meant, reaches at most
+    A kernel of the form :math:`k \otimes I_c` treats all outputs alike. It reaches at most
     :math:`1/\sqrt c`. For one output this is the kernel alignment (centred: CKA).
 
     Range: [0, 1] for positive semi-definite kernels, [-1, 1] for symmetric ones.
@@ -300,7 +300,7 @@ def operator_alignment(
 
     Args:
         kernel: :math:`K`, e.g. the tangent kernel of a network with c outputs.
-        targets: :math:`Y`.
+        targets: :math:`Y`, one column per output.
         center: whether to centre over the examples, output by output.
 
     Returns:
@@ -329,8 +329,8 @@ def permuted_alignments(
     """Tangent alignment with every permutation of some targets: the kernel is centred once.
 
     Args:
-        kernel: of one layer.
-        targets: the same rows in a different order for every ``b``.
+        kernel: tangent kernel of one layer.
+        targets: the same rows in another order for every permutation.
 
     Returns:
         One number for every permutation.
@@ -368,7 +368,7 @@ class AlignmentDecomposition:
 def correlation_term(
     kernel: Float[Tensor, "n c n c"], targets: Float[Tensor, "n c"], *, center: bool = True
 ) -> Float[Tensor, ""]:
-    r"""How much of the labels lies in the leading directions of a tangent kernel.
+    r"""Share of the labels in the leading directions of a tangent kernel, weighted by eigenvalue.
 
     .. math:: \sum_i \frac{\lambda_i}{\lambda_1} \langle u_i, \hat y\rangle^2
               = \frac{\hat y^\top C_m K C_m \hat y}{\lambda_1}
@@ -381,7 +381,7 @@ def correlation_term(
     Undefined (``nan``): kernel or targets are zero after centring, up to rounding.
 
     Args:
-        kernel: :math:`K`; where it is not positive semi-definite, :math:`\lambda_1` is the largest
+        kernel: :math:`K`; if it is not positive semi-definite, :math:`\lambda_1` is the largest
             absolute eigenvalue.
         targets: :math:`Y`, e.g. one-hot labels.
         center: ``False`` takes kernel and targets as they are.

@@ -1,4 +1,4 @@
-"""Effective sizes of a kernel, and where in the network an eigenvector of the curvature lives."""
+"""Effective ranks of a kernel, and the layer with the highest alignment."""
 
 import torch
 from jaxtyping import Float
@@ -23,7 +23,7 @@ from theodolite.measures.tangent.alignment import spectral_norm
 
 @array_function
 def stable_rank(matrix: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
-    r"""Squared Frobenius norm over squared spectral norm: a rank that noise does not change.
+    r"""Squared Frobenius norm divided by squared spectral norm: a rank that noise hardly changes.
 
     .. math:: R(W) = \frac{\|W\|_F^2}{\|W\|_2^2} = \sum_i \sigma_i^2 / \sigma_1^2
 
@@ -75,8 +75,8 @@ def peak_layer(
 
     Args:
         alignments: :math:`A_l` in order of depth; ``nan`` where undefined.
-        covariance: of the errors of the alignments, where they are estimates.
-        errors: how many standard errors of the difference the peak must stand above others.
+        covariance: covariance of the errors of the alignments, if these are estimates.
+        errors: the peak must exceed all others by this many standard errors of the difference.
 
     Returns:
         The number of the layer as a float, so that it can be ``nan``.
@@ -104,7 +104,7 @@ def peak_layer(
 
 
 def require_curve(alignments: Tensor) -> Tensor:
-    """One number per layer in float64, nan where undefined, none infinite."""
+    """One number per layer in float64; nan is undefined, infinity is refused."""
     require_axes(1, alignments=alignments)
     require_nonempty(alignments=alignments)
     if alignments.detach().isinf().any():
