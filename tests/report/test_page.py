@@ -402,7 +402,7 @@ def test_a_file_without_a_digest_says_so():
     run = survey_run(name="old")
     assert "digest" not in page_html([run]).partition('<script type="application/json"')[0]
     old = replace(run.head, file=Path("record.json"))
-    note = "No digest: the file is of a version before 0.3, and changes in it go unnoticed."
+    note = "No digest: a version before 0.3 wrote this file, so changes in it cannot be detected."
     for text in (page_html([Run("old", old, (old,))]), notebook_html([Run("old", old, (old,))])):
         assert note in text
     both = page_html([Run("old", old, (old,)), survey_run(name="new")])

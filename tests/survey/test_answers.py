@@ -153,7 +153,7 @@ def test_layers_that_do_not_differ_are_called_alike():
 def test_layers_no_better_than_the_raw_input_say_so():
     layer = scored({"a": 0.8, "b": 0.81}, raw=0.805, held_out=0.8)
     assert layer["finding"] == "input-alike"
-    assert "significantly better than one on the raw input" in layer["text"]
+    assert "significantly better than that of the raw input" in layer["text"]
     assert layer["certainty"] == "likely"
     above = scored({"a": 0.8, "b": 0.81}, raw=0.9, held_out=0.8)  # the raw input is best
     assert above["finding"] == "input-alike"
@@ -162,7 +162,7 @@ def test_layers_no_better_than_the_raw_input_say_so():
 def test_layers_at_chance():
     layer = scored({"a": 0.1, "b": 0.11}, held_out=0.1)
     assert layer["finding"] == "chance"
-    assert layer["text"].startswith("Linear probes of no layer are significantly above chance")
+    assert layer["text"].startswith("No layer's linear probe is significantly above chance")
 
 
 def test_many_layers_do_not_fill_the_screen():

@@ -87,7 +87,7 @@ def test_gradients_are_those_of_the_losses_of_sequences():
     assert data["task"] == "next-token prediction"
     assert data["groups"] == ["0", "1", "2"]
     text = next(w["text"] for w in found.record.contents["warnings"] if w["measure"] == "positions")
-    assert "the output at a position is held against the next one" in text
+    assert "the output at a position is compared with the next token" in text
 
 
 @pytest.mark.parametrize("layers", [None, ["mix"]])

@@ -63,7 +63,7 @@ def test_a_survey_comes_back_as_it_was(found, tmp_path):
 def test_summary_has_a_line_per_layer(found):
     told, table = found.summary().split("\n\n", 1)
     assert told.startswith("Accuracy on examples that it was not trained on")
-    assert "inear probes" in told
+    assert "inear probe" in told
     lines = table.splitlines()
     title = "cnn: 40 of 40 examples, classification, labels true, chance in brackets"
     assert lines[0] == title

@@ -1,6 +1,6 @@
-"""Numbers -> typed findings -> sentences: what Theodolite says about a network, and how sure it is.
+"""From numbers to typed findings to sentences, each with its certainty.
 
-This package writes every sentence. It needs only records, not torch:
+This package writes every sentence about a network. It needs only records, not torch:
 
 - ``findings``: typed findings with their thresholds; ``inputs``: the rule on raw inputs.
 - ``answers``: reads findings from the record of a survey; ``sentences``: their words.

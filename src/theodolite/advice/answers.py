@@ -30,18 +30,18 @@ __all__ = ["answers_of", "findings_of"]
 Row = Mapping[str, Any]
 Rows = Mapping[tuple[str | None, str], Row]
 _TRAINED_ON = ("train", "unknown", None)  # splits that may have been trained on
-_CALIBRATED = 100  # examples at least: the rule on inputs was calibrated on 105 and more
+_CALIBRATED = 100  # fewest examples; the rule on inputs was calibrated on 105 and more
 _INPUT = "input"  # role of the layer that is the raw input
 
 
 def answers_of(
     contents: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None
 ) -> list[dict[str, Any]]:
-    """What a survey says of its network, as plain data for its record.
+    """The answers of a survey, as plain data for its record.
 
     Args:
-        contents: of a survey record: rows, layers, data and probes.
-        arrays: of the same record; scores of the linear probes are compared pair by pair.
+        contents: contents of a survey record: rows, layers, data and probes.
+        arrays: arrays of the same record; scores of the linear probes are compared in pairs.
 
     Returns:
         Answers as dictionaries, in the order in which a report prints them.
@@ -59,8 +59,8 @@ def findings_of(
     """The typed findings behind the answers: about the task, the layers, the groups.
 
     Args:
-        contents: of a survey record: rows, layers, data and probes.
-        arrays: of the same record.
+        contents: contents of a survey record: rows, layers, data and probes.
+        arrays: arrays of the same record.
 
     Returns:
         Findings in the order of the answers.
@@ -89,7 +89,7 @@ def _goal(data: Mapping[str, Any]) -> str:
 
 
 def _carried_gain(rows: Rows, data: Mapping[str, Any]) -> CarryOver | None:
-    """Of a language model in training: the share of its gain that held-out sequences share."""
+    """For a language model in training: the part of its gain that carries over."""
     share = rows.get((None, "carried_over"))
     if share is None or data.get("split") not in _TRAINED_ON:
         return None
@@ -179,7 +179,7 @@ def _finite(row: Row | None) -> bool:
 
 
 def _losses(rows: Rows, contents: Mapping[str, Any]) -> tuple[float, float] | None:
-    """The loss and that of chance; None where it is not a cross entropy of classes."""
+    """The loss and its chance level; None if the loss is not a cross-entropy of classes."""
     data, loss = contents["data"], rows.get((None, "loss"))
     default = contents.get("config", {}).get("loss") in {None, "default", "cross_entropy"}
     single = data.get("task") in {None, "classification", "sequence"}
@@ -197,7 +197,7 @@ def _probes(
     *,
     memorised: bool,
 ) -> LayerProbes | None:
-    """Linear probes of the layers, compared example by example where their scores are kept."""
+    """Linear probes of the layers, compared example by example if the record has their scores."""
     data, kept = contents["data"], contents.get("probes") or {}
     measures = ("probe_accuracy", "probe_r2")
     measure = next((m for m in measures if any(_finite(rows.get((x, m))) for x in layers)), None)
@@ -250,7 +250,7 @@ def _probes(
 def _scores(
     kept: Mapping[str, Any], arrays: Mapping[str, np.ndarray], names: Sequence[str]
 ) -> dict[str, np.ndarray] | None:
-    """Scores of every example by layer; None where a layer has none."""
+    """Scores of every example by layer; None if a layer has no scores."""
     table = arrays.get(str(kept.get("scores")))
     if table is None:
         return None
@@ -259,9 +259,9 @@ def _scores(
 
 
 def _gap(best: Row, other: Row) -> float:
-    """By how much one number exceeds another beyond the error of their difference, unpaired."""
+    """Difference of two numbers minus the unpaired error of this difference."""
     spread = NORMAL * ((best["error"] or 0.0) ** 2 + (other["error"] or 0.0) ** 2) ** 0.5
-    floor = 1 / best["n"]  # where both are 100 % or 0 % right, one example still counts
+    floor = 1 / best["n"]  # the error is at least one example, also at 0 % and 100 %
     return float(best["value"] - other["value"] - max(spread, floor))
 
 

@@ -32,7 +32,7 @@ Values = dict[str, float]
 
 
 def family_sentence(group: Group, family: str, step: int | None = None) -> str:
-    """What the headline of a family says of the first run, and how the others differ."""
+    """A sentence about the headline of a family in the first run, and how other runs differ."""
     measure = FAMILIES[family].headline
     run = next((r for r in group.runs if r.measured(family, measure)), group.runs[0])
     moment = run.holding(step, family, measure)
@@ -41,7 +41,7 @@ def family_sentence(group: Group, family: str, step: int | None = None) -> str:
         return f"Not shown: {quiet_reason(group, family).rstrip('.')}."
     scores = scores_of(run, step, family, values)
     beyond = {layer: v for layer, v in values.items() if scores.get(layer, 0) > CHANCE}
-    # The lowest misalignment is often that of a layer with few filters, which is chance.
+    # The lowest misalignment often belongs to a layer with few filters, where it is chance.
     text = _DESCRIPTIONS[family](beyond if beyond and family == "covariance" else values)
     if scores:
         read = " with enough filters" if family == "covariance" and moment.unreadable else ""
@@ -103,7 +103,7 @@ def loss_sentence(group: Group) -> str:
 
 
 def trend_sentence(group: Group) -> str:
-    """How the headline of labels of each run changed over its last third, where it is highest."""
+    """How the headline of each run changed over its last third, in the layer with its maximum."""
     parts = []
     for run in group.runs:
         headlines = [(f, FAMILIES[f].headline) for f in LABELED]
@@ -157,7 +157,7 @@ def _examples(data: Mapping[str, Any]) -> str:
 
 
 def _some_steps(run: RunView) -> str:
-    """Which families were taken at fewer steps than the others."""
+    """Families that were measured at fewer steps than the others."""
     taken = dict.fromkeys(FAMILIES, 0)
     for record in run.run.steps:
         measures = {row["measure"] for row in record.contents["rows"]}
@@ -184,7 +184,7 @@ def _losses(group: Group, step: int | None) -> str:
 
 
 def quiet_reason(group: Group, family: str) -> str:
-    """Why a family has no numbers; at its first step a monitor takes all that it can."""
+    """Why a family has no numbers; a monitor measures all families at its first step."""
     moments = [moment for run in group.runs for moment in (run.moments[0], run.last)]
     reasons = (moment.record.contents.get("skipped", {}).get(family) for moment in moments)
     known = next((plain(str(text)) for text in reasons if text), "")
@@ -209,7 +209,7 @@ def values_of(group: Group, moment: Moment, family: str, measure: str) -> Values
 
 
 def scores_of(run: RunView, step: int | None, family: str, values: Values) -> Values:
-    """Standard deviations from chance by layer, where chance is known; more is more aligned."""
+    """Standard deviations from chance by layer, if chance is known; larger is more aligned."""
     words = FAMILIES[family]
     sign = -1 if words.lower_is_aligned else 1
     levels = {layer: run.chance(step, family, words.headline, layer) for layer in values}
@@ -218,7 +218,7 @@ def scores_of(run: RunView, step: int | None, family: str, values: Values) -> Va
 
 
 def compared(first: Values, other: Values, than: str = "") -> str:
-    """In which layers another run is higher or lower, said of the larger part."""
+    """In how many layers another run is higher or lower, whichever are more."""
     both = [layer for layer in first if layer in other]
     if not both:
         return ""
@@ -260,7 +260,7 @@ def _since_start(run: RunView, step: int | None, family: str) -> str:
 
 
 def _dated(run: RunView, moment: Moment, step: int | None) -> str:
-    """Says so where numbers are of another step than the one asked for."""
+    """Name the step of the numbers if it is not the requested step."""
     return "" if moment is run.at(step) else f"; numbers of step {moment.step}"
 
 
@@ -329,7 +329,7 @@ def _share(part: int, whole: int) -> str:
 
 
 def layer_count(group: Group) -> int:
-    """Layers of the networks; the raw input, which has a row too, is none."""
+    """Number of layers, without the row of the raw input."""
     entries = group.runs[0].run.head.contents.get("layers", [])
     inputs = {entry["name"] for entry in entries if entry.get("role") == "input"}
     return len(set(group.layers) - inputs)
@@ -341,7 +341,7 @@ def count_of(number: int, noun: str) -> str:
 
 
 def layer_words(name: str) -> str:
-    """A layer within a sentence of a page: names come from models and may hold anything."""
+    """A layer in a sentence of a page; names come from models and may contain anything."""
     return plain(layer_name(name))
 
 
@@ -350,14 +350,14 @@ def _named(values: Values, layer: str) -> str:
 
 
 def paragraph(group: Group, parts: Sequence[str]) -> str:
-    """Parts as sentences; those of several runs begin with a name, which stays as it is."""
+    """Parts as sentences. With several runs they begin with a name, which stays unchanged."""
     single = len(group.runs) == 1
     sentences = [f"{p[0].upper() if single else p[0]}{p[1:]}." for p in parts if p]
     return " ".join(sentences)
 
 
 def digest_words(*records: Record) -> str:
-    """What to know of files of old versions; "" if every file has a digest."""
+    """A warning about files of old versions; "" if every file has a digest."""
     if not any(record.unverified for record in records):
         return ""
-    return "no digest: the file is of a version before 0.3, and changes in it go unnoticed"
+    return "no digest: a version before 0.3 wrote this file, so changes in it cannot be detected"

@@ -1,8 +1,7 @@
-"""Which model to start from: a ranking, and what one should know before following it.
+"""Which model to start from: a ranking with notes about it.
 
-Numbers only; :func:`theodolite.transfer` measures them. Models are
-ranked by their leave-one-out error on the new task. A note compares this ranking with the ranking
-by size, and says if it adds nothing.
+:func:`theodolite.transfer` measures the numbers. Models are ranked by their leave-one-out error on
+the new task. A note compares this ranking with the ranking by size, and says if it adds nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,25 +24,25 @@ __all__ = [
     "transfer_answers",
 ]
 
-# Leave-one-out error above which fine-tuned networks learn features that kernel regression does not
-# see: below it forecasts hold to a few points on most targets, above it networks may come out up to
-# 47 points higher (benchmarks/transfer).
+# Above this leave-one-out error fine-tuned networks learn features that kernel regression lacks.
+# Below it forecasts hold to a few points on most targets. Above it networks may be up to 47 points
+# more accurate (benchmarks/transfer).
 SMALL_ERROR = 0.7
 _CLEAR = 2.0  # standard errors of the difference between two models on the same examples
-FEW_LABELS = 10  # of a class: fewer are said to be few, and leave every answer likely at most
-_SAME_LIST = 0.8  # Kendall's tau above which two rankings are one
+FEW_LABELS = 10  # in a class; with fewer a note says so, and every answer is likely at most
+_SAME_LIST = 0.8  # Kendall's tau above which two rankings count as equal
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """What is known of one model on the new task.
+    """The numbers of one model on the new task.
 
     Args:
-        name: of the model.
-        error: leave-one-out error by which it is ranked, 1 for that of the mean; nan if unknown.
-        features_error: the same of a linear probe of the features alone, on the same examples.
-        forecast: accuracy, or error for regression, that is expected of fine-tuning.
-        parameters: how many.
+        name: name of the model.
+        error: leave-one-out error of the ranking; 1 is no better than the mean, nan is unknown.
+        features_error: the same for a linear probe of the features, on the same examples.
+        forecast: expected accuracy after fine-tuning (error for a regression).
+        parameters: number of parameters.
         misses: squared error of each example, in one order for all models.
         incomplete: whether the tangent kernel was wanted and could not be measured.
         frozen: whether only linear probes are fitted, so that no feature is learned.
@@ -63,7 +62,7 @@ def ranked(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Best first; models without a number come last, in the order given.
 
     Args:
-        candidates: in any order.
+        candidates: models in any order.
 
     Returns:
         The candidates, smallest leave-one-out error first.
@@ -82,7 +81,7 @@ def tied(candidates: Sequence[Candidate]) -> list[str]:
     Empty if no model ties with the best, or if errors of single examples are unknown.
 
     Args:
-        candidates: in any order.
+        candidates: models in any order.
 
     Returns:
         Names of the best candidate and of those that tie with it.
@@ -98,12 +97,12 @@ def tied(candidates: Sequence[Candidate]) -> list[str]:
 
 
 def choosing_notes(candidates: Sequence[Candidate], *, points: bool = True) -> list[str]:
-    """What to know about a ranking, as sentences.
+    """Notes about a ranking, as sentences.
 
-    Where the evidence disagrees, and whether the ranking by size is the same.
+    They say where the evidence disagrees, and whether the ranking by size is the same.
 
     Args:
-        candidates: in any order.
+        candidates: models in any order.
         points: whether forecasts are accuracies, whose differences are in points.
 
     Returns:
@@ -188,11 +187,11 @@ def _beside_size(known: Sequence[Candidate], points: bool) -> str:
 
 
 def transfer_answers(contents: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> list[Answer]:
-    """Which model, which layer, how many labels: sentences about a ranking.
+    """Answers about a ranking: which model, which layer, how many labels.
 
     Args:
-        contents: of the record of a ranking; docs/records.md has the layout.
-        arrays: of the same record.
+        contents: contents of the record of a ranking; docs/records.md has the layout.
+        arrays: arrays of the same record.
 
     Returns:
         One answer for each question that the record can answer.
@@ -244,7 +243,7 @@ def _model_answer(contents: Mapping[str, Any], classes: bool, few: bool) -> Answ
 
 
 def _layer_answer(best: Mapping[str, Any], classes: bool, few: bool) -> Answer | None:
-    """The layer to cut the best model after, where its linear probes differ."""
+    """The layer after which to cut the best model, if its linear probes differ."""
     layers, measure = best["layers"], "accuracy" if classes else "error"
     chosen = next((x for x in layers if x["name"] == best["best_layer"]), None)
     if chosen is None:

@@ -31,15 +31,15 @@ QUESTIONS = {
     "groups": "Which layers do data sources disagree on?",
     "next": "What next?",
 }
-_MOST_RUNS = 3  # of which the sentence on layers is quoted
+_MOST_RUNS = 3  # runs whose sentence on layers is quoted
 
 
 def run_answers(runs: Sequence[Run], step: int | None = None) -> list[Answer]:
-    """The sentences about each network among the runs, at a step (the latest for None).
+    """The answers about each network of the runs, at a step (the latest for None).
 
     Args:
-        runs: surveys or histories with at least one step; those with the same layers are compared.
-        step: the training step; the latest sentence up to it counts.
+        runs: surveys or histories with at least one step; runs with the same layers are compared.
+        step: the training step; the latest answers up to it are used.
 
     Returns:
         The answers that a report prints.
@@ -67,7 +67,7 @@ def group_answers(group: Group, step: int | None = None) -> list[Answer]:
 
 
 def _recorded(run: RunView, step: int | None) -> dict[str, Answer]:
-    """The latest sentences that stand in the records up to a step, by question."""
+    """The latest answers in the records up to a step, by question."""
     now = run.at(step)
     found: dict[str, Answer] = {}
     for moment in run.moments[: run.moments.index(now) + 1]:
@@ -113,12 +113,12 @@ class _Profile:
         return list(self.values)[-1]
 
     def beyond_chance(self, layer: str) -> bool:
-        """Whether a number is beyond chance; True where chance is not known."""
+        """Whether a number is beyond chance; True if the chance level is unknown."""
         return self.scores.get(layer, math.inf) > CHANCE
 
 
 def _profiles(group: Group, step: int | None) -> list[_Profile]:
-    """The first headline of labels that each run has, where it is that of the first run."""
+    """The first headline number about labels of each run, if all runs share it."""
     found = []
     for run in group.runs:
         known = (_Profile.of(group, run, family, step) for family in LABELED)
@@ -128,7 +128,7 @@ def _profiles(group: Group, step: int | None) -> list[_Profile]:
 
 
 def _apart(a: _Profile, b: _Profile, layer: str) -> tuple[Certainty, str]:
-    """How sure it is that two runs differ in a layer."""
+    """How certain the difference of two runs in a layer is."""
     spreads = [p.spreads[layer] for p in (a, b) if layer in p.spreads]
     if not spreads:
         return "undecided", "no chance level was measured"
@@ -141,7 +141,7 @@ def _apart(a: _Profile, b: _Profile, layer: str) -> tuple[Certainty, str]:
 
 
 def _task(group: Group, pairs: Sequence["_Pair"], step: int | None) -> Answer | None:
-    """What the records say of their tasks, or which run represents its labels most and least."""
+    """The recorded answers about the tasks, or the runs that represent labels most and least."""
     if pairs:
         return _kept_held_out(pairs)
     quoted = _quoted(group.runs, "task", step)
@@ -178,7 +178,7 @@ class _Pair:
 
     @property
     def kept(self) -> float:
-        """Which part of the last layer's number is left on the other examples."""
+        """The share of the last layer's number that remains on held-out examples."""
         layer = self.own.last
         return self.other.values.get(layer, math.nan) / self.own.values[layer]
 
@@ -195,7 +195,7 @@ class _Pair:
 
 
 def _held_out_pairs(group: Group, step: int | None) -> list[_Pair]:
-    """Runs named "x" on training examples and "x, test" on others, where both know labels."""
+    """Pairs of runs "x" on training examples and "x, test" on others, if both have labels."""
 
     def split(run: RunView) -> str:
         return str(run.at(step).record.contents.get("data", {}).get("split"))
@@ -233,13 +233,13 @@ def _kept_held_out(pairs: Sequence[_Pair]) -> Answer:
 
 
 def _layer(group: Group, pairs: Sequence[_Pair], step: int | None) -> Answer | None:
-    """What the records say of their layers; the same network on other examples is left out."""
+    """The recorded answers about layers, without runs of the same network on other examples."""
     held_out = {pair.other.run.index for pair in pairs}
     return _quoted([run for run in group.runs if run.index not in held_out], "layer", step)
 
 
 def _quoted(runs: Sequence[RunView], question: str, step: int | None) -> Answer | None:
-    """The answers of several runs to one question, each behind the name of its run."""
+    """The answers of several runs to one question, each after the name of its run."""
     every = [(run, _recorded(run, step).get(question)) for run in runs]
     known = [(run, answer) for run, answer in every if answer is not None]
     if not known:
@@ -286,7 +286,7 @@ def _next(group: Group, pairs: Sequence[_Pair], step: int | None) -> Answer:
         _, b, layer = max(gaps, key=lambda item: item[0])
         names = [f"“{plain(p.run.name)}” {shown(p.values[layer])}" for p in (a, b)]
         text = (
-            f"Look at {layer_words(layer)} first: there two runs differ most in {a.heading},"
+            f"Look at {layer_words(layer)} first: two runs differ most there in {a.heading},"
             f" {' and '.join(names)}."
         )
     evidence = (f"lines-{a.family}", a.figure, f"steps-{a.figure}")

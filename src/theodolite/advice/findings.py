@@ -1,7 +1,7 @@
-"""What the numbers of a record say, as typed values, and the thresholds of every sentence.
+"""Typed findings about the numbers of a record, with the thresholds of every sentence.
 
-:mod:`theodolite.advice.sentences` turns these findings into words, :mod:`theodolite.advice.answers`
-reads the numbers from a record.
+:mod:`theodolite.advice.answers` reads the numbers from a record. :mod:`theodolite.advice.sentences`
+turns findings into words.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,18 +37,18 @@ __all__ = [
     "wilson",
 ]
 
-CHANCE = 2.0  # standard deviations of chance: nearer numbers are within chance
-_BEYOND = 3.0  # the same for the best of several layers, or groups
-CLEAR = 5.0  # the same for a sentence that is clear
-CARRIED = 0.7  # of a layer's number is left on held-out examples: it carries over
-LEVEL_SHARE = 0.05  # changes below this share of the largest value are called none
-# Families that read labels, the one that runs are compared by first.
+CHANCE = 2.0  # standard deviations from chance; closer numbers are not distinguishable from it
+_BEYOND = 3.0  # the same for the best of several layers or groups
+CLEAR = 5.0  # the same for a clear answer
+CARRIED = 0.7  # share of a layer's number on held-out examples from which on it carries over
+LEVEL_SHARE = 0.05  # changes below this share of the largest value count as none
+# Families that read labels; runs are compared by the first.
 LABELED = ("kernel", "representation", "gradient")
-_LEARNED, _MEMORISED = 0.9, 0.1  # of the fit carries over: all but a tenth, or no more than that
+_LEARNED, _MEMORISED = 0.9, 0.1  # share of the fit that carries over: at least, or at most
 _HALF = 0.5
-_RESOLVED = 0.35  # half the width of an interval beyond which the share is undecided
-_FITTED = 0.1  # of the variance that can be explained: less of it is little
-_LEVEL = 0.95  # of every interval
+_RESOLVED = 0.35  # half the width of an interval; with a wider one the share is undecided
+_FITTED = 0.1  # share of the possible fit; a network with less fits too little
+_LEVEL = 0.95  # confidence level of every interval
 NORMAL = float(ndtri((1 + _LEVEL) / 2))
 
 
@@ -76,14 +76,14 @@ def wilson(share: float, n: int) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Measured:
-    """How well a network does on some examples.
+    """The accuracy or R² of a network on some examples.
 
     Args:
-        measure: "accuracy", "r2" or "label_accuracy" (of several labels per example).
-        value: that share.
-        chance: what the commonest answer reaches, below 1.
-        n: examples, or positions.
-        error: standard error; of an accuracy the interval is Wilson's.
+        measure: "accuracy", "r2" or "label_accuracy" (several labels per example).
+        value: value of the measure.
+        chance: value of always predicting the most frequent answer, below 1.
+        n: number of examples or positions.
+        error: standard error; accuracies have Wilson's interval instead.
     """
 
     measure: str
@@ -103,11 +103,11 @@ class Measured:
 
     @property
     def fit(self) -> float:
-        """What lies beyond chance, as a share of all that could."""
+        """The fit: (value - chance) / (1 - chance)."""
         return self.above(self.value)
 
     def above(self, value: float) -> float:
-        """The same of another value, such as an end of the interval."""
+        """The fit of another value, such as an end of the interval."""
         return (value - self.chance) / (1 - self.chance)
 
     @property
@@ -117,7 +117,7 @@ class Measured:
 
 
 class Fit(StrEnum):
-    """What a network did with its training examples."""
+    """The verdict about a network and its training examples."""
 
     LEARNED = "learned"
     MOSTLY_LEARNED = "mostly-learned"
@@ -132,14 +132,14 @@ class CarryOver:
     """The share of a fit that carries over to held-out examples.
 
     Args:
-        train: on training examples, with the labels of the training; None of a loss.
-        held_out: on others; None of a loss.
-        share: of the fit that carries over; nan where there is too little fit.
-        low: end of its 95 % interval.
-        high: the other end.
-        wrong_labels: share of the training labels that differ from the true ones, where known.
-        losses: training and held-out loss with their numbers of sequences, where ``share`` is of
-            what the loss has fallen by since the first measurement.
+        train: measured on training examples with their training labels; None for a loss.
+        held_out: measured on held-out examples; None for a loss.
+        share: share of the fit that carries over; nan if the fit is too small.
+        low: lower end of its 95 % interval.
+        high: upper end of its 95 % interval.
+        wrong_labels: share of the training labels that differ from the true ones, if known.
+        losses: training and held-out loss with their numbers of sequences, if ``share`` is the part
+            of the fall of the loss since the first measurement that carries over.
     """
 
     train: Measured | None
@@ -152,7 +152,7 @@ class CarryOver:
 
     @property
     def verdict(self) -> Fit:
-        """Learned or memorised, as far as the interval decides."""
+        """Learned or memorised, if the interval decides."""
         if not self.share > -inf:
             return Fit.UNDECIDED
         if self.low > _HALF:
@@ -163,7 +163,7 @@ class CarryOver:
 
     @property
     def noise(self) -> float | None:
-        """Share of random held-out labels that would make the held-out value the best possible."""
+        """Share of random held-out labels at which no network could exceed the held-out value."""
         if self.held_out is None:
             return None
         return (1 - self.held_out.value) / (1 - self.held_out.chance)
@@ -172,15 +172,15 @@ class CarryOver:
 def carry_over(
     train: Measured, held_out: Measured, *, wrong_labels: float | None = None
 ) -> CarryOver:
-    """The share of the fit that carries over, with an interval from those of both numbers.
+    """The share of the fit that carries over, with its interval.
 
-    The interval of the ratio combines the ends of both intervals (the MOVER method), so that a
-    share of 100 % keeps its one-sided uncertainty.
+    The interval of the ratio combines the ends of both intervals (the MOVER method). So a share of
+    100 % has a one-sided interval.
 
     Args:
-        train: on training examples.
-        held_out: on others.
-        wrong_labels: share of the training labels that differ from the true ones, where known.
+        train: measured on training examples.
+        held_out: measured on held-out examples.
+        wrong_labels: share of the training labels that differ from the true ones, if known.
 
     Returns:
         The share of the fit that carries over, with its interval and verdict.
@@ -209,9 +209,9 @@ class FitOnTraining:
     """A fit without held-out examples.
 
     Args:
-        train: on the examples given, which the network may have been trained on.
-        inputs: what the raw inputs predict of it.
-        evidence: the numbers behind ``inputs``, of a classifier.
+        train: measured on the given examples, which the network may have been trained on.
+        inputs: verdict of the rule on raw inputs.
+        evidence: the numbers of this rule, for a classifier.
         input_r2: share of the targets' variance that a linear probe on the raw inputs explains.
     """
 
@@ -222,7 +222,7 @@ class FitOnTraining:
 
     @property
     def little(self) -> bool:
-        """Whether there is too little fit to ask what became of it."""
+        """Whether the fit is too small for a verdict."""
         if self.inputs == InputFinding.LITTLE_FITTED or not self.train.beyond_chance:
             return True
         return self.train.measure == "r2" and self.train.fit < _FITTED
@@ -230,11 +230,11 @@ class FitOnTraining:
 
 @dataclass(frozen=True)
 class HeldOutFit:
-    """How well a network does on examples that it was not trained on.
+    """The accuracy of a network on examples that it was not trained on.
 
     Args:
-        measured: on these examples.
-        labels: how many labels the positions were drawn evenly over, of a vocabulary.
+        measured: measured on these examples.
+        labels: number of labels of a vocabulary over which positions were drawn evenly.
     """
 
     measured: Measured
@@ -254,17 +254,17 @@ class Unlabelled:
 
 @dataclass(frozen=True)
 class LastLayer:
-    """The headline of a family in the last layer, of a survey without accuracies.
+    """The headline of a family in the last layer, for surveys without accuracies.
 
     Args:
-        family: whose headline.
-        layer: the last one.
-        value: of the headline.
-        chance: its mean over random labels; None where it was not drawn.
-        deviations: standard deviations above chance; infinite where chance was not drawn.
+        family: the family.
+        layer: the last layer.
+        value: its headline number.
+        chance: mean over permuted labels; None if it was not measured.
+        deviations: standard deviations above chance; infinite if chance was not measured.
         trained_on: whether the network may have been trained on these examples.
         goal: "labels" or "targets".
-        losses: the loss and that of chance, of a classifier with cross entropy.
+        losses: the loss and its chance level, for a classifier with cross-entropy.
         has_held_out: whether held-out examples were given.
     """
 
@@ -280,7 +280,7 @@ class LastLayer:
 
     @property
     def beyond_chance(self) -> bool:
-        """Whether the number is more than random labels give."""
+        """Whether the number is above its chance level."""
         return self.value > 0 and self.deviations > CHANCE
 
 
@@ -303,22 +303,22 @@ class LayerProbes:
 
     Args:
         measure: "probe_accuracy" or "probe_r2".
-        values: of every layer, in order; the raw input is not among them.
+        values: value of every layer, in order, without the raw input.
         interval: 95 % interval of the best layer.
-        chance: of an accuracy.
-        n: examples that judged the probes.
-        best: the layer of the highest value.
-        alike: layers that are not significantly worse than the best, in order, the best among them.
-        input_value: of the raw input; None where it was not measured.
+        chance: chance level of an accuracy.
+        n: number of examples that judge the probes.
+        best: the layer with the highest value.
+        alike: layers that are not significantly worse than the best, in order, with the best.
+        input_value: value of the raw input; None if it was not measured.
         input_alike: whether the raw input is not significantly worse than the best layer.
         judged_on: "held-out" examples, or training examples left out one at a time.
-        fitted_on: examples that the probes were fitted on.
+        fitted_on: number of examples that the probes were fitted on.
         trained_on: whether the features may have been trained on the labels that judge them.
         memorised: whether the network memorised these labels.
-        paired: whether differences were taken example by example.
+        paired: whether differences are example by example.
         goal: "labels" or "targets".
-        model: False of features without a network.
-        above_chance: whether the best layer is.
+        model: False for features without a network.
+        above_chance: whether the best layer is above chance.
         has_held_out: whether held-out examples were given.
     """
 
@@ -343,7 +343,7 @@ class LayerProbes:
 
     @property
     def first(self) -> str:
-        """The first layer that is as good as the best."""
+        """The first layer that is not significantly worse than the best."""
         return self.alike[0]
 
     @property
@@ -361,14 +361,14 @@ class LayerProbes:
 
 
 def compare_layers(scores: Mapping[str, np.ndarray], *, shares: bool) -> tuple[str, set[str]]:
-    """The layer of the highest mean score, and those that are not significantly worse.
+    """The layer with the highest mean score, and layers that are not significantly worse.
 
-    Differences are taken example by example. The same data choose the best layer. Each of the
-    k (k - 1) / 2 pairs is therefore compared at the level 0.05 divided by their number
-    (Bonferroni). Counts of right answers are adjusted after Bonett and Price for small counts.
+    Layers are compared example by example. The same data choose the best layer. So each of the
+    k (k - 1) / 2 pairs is compared at the level 0.05 divided by their number (Bonferroni). Small
+    counts of right answers are adjusted after Bonett and Price.
 
     Args:
-        scores: of every layer, one number per example, in one order.
+        scores: scores of every layer, one number per example, in the same order.
         shares: whether the scores are 0 and 1.
 
     Returns:
@@ -408,14 +408,14 @@ class GroupContrast:
     """Whether per-example gradients agree more within groups than over all examples.
 
     Args:
-        groups: their names.
-        layer: where the difference is largest.
-        value: that difference of mean cosine similarities.
-        chance: mean and standard deviation with permuted groups; None where they were not drawn.
-        beyond: layers whose difference is beyond chance.
-        layers: how many have a chance level.
-        within: mean cosine within groups, of all parameters.
-        overall: the same over all examples.
+        groups: names of the groups.
+        layer: layer with the largest difference.
+        value: this difference of mean cosine similarities.
+        chance: mean and standard deviation for permuted groups; None if not measured.
+        beyond: number of layers whose difference is beyond chance.
+        layers: number of layers with a chance level.
+        within: mean cosine within groups, for all parameters together.
+        overall: mean cosine over all examples.
     """
 
     groups: Sequence[str]
@@ -429,7 +429,7 @@ class GroupContrast:
 
     @property
     def deviations(self) -> float:
-        """Standard deviations above permuted groups; nan where they were not drawn."""
+        """Standard deviations above permuted groups; nan without permuted groups."""
         if self.chance is None:
             return float("nan")
         mean, spread = self.chance

@@ -67,7 +67,7 @@ _WORDS: Mapping[Note, str] = {
     Note.NO_GAIN: "the loss of the sequences has not fallen clearly since the first measurement",
     # time and memory
     Note.INTERRUPTED: "interrupted before it was measured",
-    Note.NOT_DUE: "taken at one measurement in {distance}, and at the last",
+    Note.NOT_DUE: "due at one of {distance} measurements, and at the last one",
     Note.NO_TIME: "{fewest} examples would take about {expected:.0f} s, {left:.0f} s are left;"
     " seconds={total} measures them",
     Note.LONG_SEQUENCES: "tangent kernels of {count} sequences take many minutes on a CPU with a"
@@ -105,7 +105,7 @@ _WORDS: Mapping[Note, str] = {
     Note.DEVICE_MEMORY: "the device has too little free memory; a smaller tangent_examples= may"
     " help",
 }
-# For several layers at once, whose facts differ.
+# Words for several layers whose facts differ.
 _SHARED: Mapping[Note, str] = {
     Note.FEW_FILTERS: "too few filters for the number of input directions",
     Note.FEW_EXAMPLES: "fewer examples than features, so compare it with its chance level",
@@ -117,7 +117,7 @@ UNREADABLE = _SHARED[Note.FEW_FILTERS]
 
 
 class Reason(str):
-    """The words of a reason, which know their kind."""
+    """The words of a reason, with its kind."""
 
     note: Note
 
@@ -143,13 +143,13 @@ def reason(note: Note, **facts: object) -> Reason:
 
 
 def not_measured(why: str) -> str:
-    """The reason as a note of its own; its kind stays known."""
+    """The reason as a note, with its kind."""
     text = f"not measured: {why}"
     return Reason(why.note, text) if isinstance(why, Reason) else text
 
 
 def shared_words(note: str | None) -> str | None:
-    """Words for several layers of one kind of reason; None where those of one layer will do."""
+    """Words of a reason for several layers; None if the words for one layer also fit."""
     known = next((entry for entry in _SHARED if entry.value == note), None)
     return None if known is None else _SHARED[known]
 
@@ -160,7 +160,7 @@ def not_shown(title: str, why: str) -> str:
 
 
 def missing_in(heading: str, where: str, why: str) -> str:
-    """A number that some layers lack, with the reason."""
+    """A number that is missing in some layers, with the reason."""
     return f"{heading[0].upper()}{heading[1:]} in {where}: {why.rstrip('.')}."
 
 
@@ -176,24 +176,22 @@ def about_positions(
     skips_first: bool,
     own_loss: bool,
 ) -> Reason:
-    """What is measured where every position of an example has a label of its own.
+    """Say what is measured if every position of an example has a label.
 
     Args:
-        name: of the task.
-        counted: positions whose label counts.
-        total: all positions.
+        name: name of the task.
+        counted: number of positions with a label that counts.
+        total: number of all positions.
         shifted: whether labels are the inputs, one position later.
         pool: how the features of an example come from its positions; none for single positions.
-        labels: over which single positions are drawn evenly.
+        labels: labels over which single positions are drawn evenly.
         frequent: whether these are the most frequent of more labels.
         skips_first: whether the first token of an example is left out.
-        own_loss: whether the loss is one that was given.
+        own_loss: whether the user passed the loss.
     """
     parts = [f"{name}: {counted:,} of {total:,} positions have a label that counts"]
     if shifted:
-        parts += [
-            "labels are the inputs, and the output at a position is held against the next one"
-        ]
+        parts += ["labels are the inputs: the output at a position is compared with the next token"]
     if pool is not None:
         parts += [f"features are those of whole examples, the {pool} over positions"]
     else:
@@ -202,8 +200,8 @@ def about_positions(
         parts += [f"features are those of single positions{drawn}{most}"]
     if skips_first:
         parts += [
-            "the first token of an example is left out, where causal models keep activations"
-            " so long that alignments see nothing else"
+            "the first token of an example is left out, because causal models have huge"
+            " activations there"
         ]
     which = "the loss given" if own_loss else "the mean loss over their positions"
     text = "; ".join([*parts, f"gradients are those of whole examples, of {which}"])

@@ -25,20 +25,20 @@ from theodolite.records import FAMILIES, Answer, Certainty, listed
 
 __all__ = ["layer_name", "percent", "verdict_words", "worded"]
 
-_PROBES = ("representation-probe-accuracy", "representation-probe-r2")  # one of them is there
+_PROBES = ("representation-probe-accuracy", "representation-probe-r2")  # a page has one of them
 _DECIDE = "Pass `held_out=` to decide."
 _MEASURE = "Pass `held_out=` to measure how much of it carries over."
 _TRAIN = "Train longer, or check labels, preprocessing and learning rate."
 _REGULARISE = "Check some labels; add data, augmentation or weight decay; or stop earlier."
 _MOST_NAMES = 3
-_NARROW = 0.3  # width of the interval of a share up to which a verdict is clear; chosen, not tuned
+_NARROW = 0.3  # widest interval of a share with a clear verdict; chosen before any test
 
 
 def worded(finding: Any) -> Answer:
-    """The answer that a finding amounts to.
+    """Put a finding into words.
 
     Args:
-        finding: any type of :mod:`theodolite.advice.findings` that ends in a sentence.
+        finding: a finding of :mod:`theodolite.advice.findings` that has a sentence.
 
     Returns:
         The answer with text, certainty, evidence and advice.
@@ -103,14 +103,14 @@ def _interval(low: float, high: float) -> str:
 
 
 def layer_name(name: str) -> str:
-    """A layer within a sentence: a mere number needs a noun, a model of one layer has no name."""
+    """A layer in a sentence: a number gets a noun, an empty name is the whole model."""
     if not name:
         return "the whole model"
     return name if any(map(str.isalpha, name)) else f"layer {name}"
 
 
 def _names(layers: Sequence[str], *, opens: bool = False) -> str:
-    """Layers within a sentence, or opening it: our nouns get a capital letter, names stay."""
+    """Layers in a sentence. At its start our own noun gets a capital letter, a name does not."""
     words = list(map(layer_name, layers))
     if opens and words[0] != layers[0]:
         words[0] = words[0][0].upper() + words[0][1:]
@@ -186,7 +186,7 @@ def _carry_over(finding: CarryOver) -> Answer:
 
 
 def _ceiling(finding: CarryOver) -> str:
-    """What label noise would mean for the best possible number."""
+    """The highest possible number if the rest is label noise."""
     assert finding.held_out is not None
     assert finding.noise is not None
     if finding.held_out.measure == "r2":
@@ -337,21 +337,22 @@ def _layers(finding: LayerProbes) -> Answer:
     def value(layer: str) -> str:
         return percent(finding.values[layer])
 
-    prefix = "On these examples, linear" if finding.trained_on else "Linear"
+    where = "On these examples, " if finding.trained_on else ""
+    prefix, none = (f"{where}linear", f"{where}no") if where else ("Linear", "No")
     raw = finding.input_value
     text = ""
     if kind is LayersFinding.CHANCE:
         text = (
-            f"{prefix} probes of no layer are significantly above chance: at most "
+            f"{none} layer's linear probe is significantly above chance: at most "
             f"{value(best)}{chance}."
             if shares
-            else f"{prefix} probes of no layer are significantly better than the mean."
+            else f"{none} layer's linear probe is significantly better than the mean."
         )
     elif kind is LayersFinding.INPUT_ALIKE:
         assert raw is not None
         text = (
-            f"{prefix} probes of no layer are significantly better than one on the raw input: "
-            f"{value(best)} at most against {percent(raw)}{of}{chance}."
+            f"{none} layer's linear probe is significantly better than that of the raw input: "
+            f"at most {value(best)}, against {percent(raw)}{of}{chance}."
         )
     elif kind is LayersFinding.ALL_ALIKE:
         low, high = (percent(end(finding.values.values())) for end in (min, max))
@@ -384,7 +385,7 @@ def _layers(finding: LayerProbes) -> Answer:
 
 
 def _layer_ground(finding: LayerProbes) -> tuple[Certainty, str, str]:
-    """How sure a sentence about layers is, what it rests on, and what to do."""
+    """Certainty, evidence and advice of a sentence about layers."""
     spread = _interval(*finding.interval)
     of_best = f"{layer_name(finding.best)}: {spread}"
     if finding.judged_on == "held-out":
@@ -402,15 +403,15 @@ def _layer_ground(finding: LayerProbes) -> tuple[Certainty, str, str]:
         advice = "Try features of other layers or models."
     if finding.memorised and finding.trained_on:
         return "undecided", f"the network memorised these {finding.goal}; {evidence}", advice
-    if not finding.above_chance:  # that nothing was found does not show that nothing is there
+    if not finding.above_chance:  # no evidence for a difference is no evidence against one
         return "undecided", evidence, advice or "Measure more examples."
     if finding.trained_on and finding.model:
         reason = f"the features may have been trained on these {finding.goal}"
         advice = "" if finding.has_held_out else "Pass `held_out=` to judge layers on new examples."
         return "likely", f"{reason}; {evidence}", advice
-    new = finding.model or finding.judged_on == "held-out"  # features alone may be trained on these
+    new = finding.model or finding.judged_on == "held-out"  # given features may be trained on them
     differ = finding.finding in (LayersFinding.FROM_LAYER, LayersFinding.ONE_LAYER)
-    # More examples may show a difference that these do not.
+    # More examples may show a difference.
     return ("clear" if finding.paired and new and differ else "likely"), evidence, advice
 
 

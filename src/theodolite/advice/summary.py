@@ -20,12 +20,12 @@ __all__ = ["summary_text"]
 def summary_text(
     record: Record, *, title: str, steps: Mapping[str, int | None] | None = None
 ) -> str:
-    """The headline number of every family and layer, chance in brackets; then what was skipped.
+    """The headline number of every family and layer, chance in brackets; then skipped families.
 
     Args:
-        record: of one survey.
+        record: record of one survey.
         title: the first line.
-        steps: family -> the step that its numbers are from, where they differ.
+        steps: family -> the step of its numbers, if steps differ.
     """
     contents = record.contents
     said = [
@@ -55,7 +55,7 @@ def _share(layers: Sequence[str], total: int) -> str:
 
 
 def _notes(warnings: Sequence[Mapping[str, Any]], total: int, most: int = 5) -> list[str]:
-    """One line for each thing that is said, with the measures and layers it is said of."""
+    """One line for each warning, with its measures and layers."""
     said: dict[str, tuple[list[str], list[str | None]]] = {}
     for entry in warnings:
         text = shared_words(entry.get("note")) or entry["text"]

@@ -88,7 +88,7 @@ class Record:
 
     @property
     def unverified(self) -> bool:
-        """Whether it was read from a file without a digest, in which changes go unnoticed."""
+        """Whether it was read from a file without a digest, whose changes cannot be detected."""
         return self.file is not None and self.digest is None
 
     def __repr__(self) -> str:

@@ -155,7 +155,7 @@ class Transfer:
         widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
         lines = [*shown, "", title]
         lines += ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in table]
-        lines += ["Ranked by error (leave-one-out, 1 for the mean). 1=: a tie."]
+        lines += ["Ranked by leave-one-out error (1: no better than the mean). 1= marks a tie."]
         lines += [f"{name}: not measured, {why}" for name, why in self.problems.items()]
         lines += self.notes
         for model in models:
