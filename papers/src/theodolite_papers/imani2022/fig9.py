@@ -158,11 +158,13 @@ STUDY = Study(
             "alignment of y2 drops from 1 to 0.9 at the small and from 0.9 to 0 at the large one "
             "of its two singular values",
             _drops,
+            unit="calculation",
         ),
         Claim(
             "imani2022.fig9.crossing",
             "y2 is ahead early and y1 later: the losses cross exactly once",
             _crossing,
+            unit="calculation",
         ),
     ),
     draw=draw,

@@ -241,6 +241,7 @@ STUDY = Study(
             "the prediction from the parameters equals that from the label features, by Theorem A "
             "(relative error at most 1e-6)",
             _same,
+            unit="calculation",
         ),
         *(
             _claim(
