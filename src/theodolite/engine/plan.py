@@ -244,6 +244,9 @@ _TILE_BYTES = {"cpu": 2**25, "cuda": 2**31}
 _FILLING = 16  # examples that a pass on a GPU has at least, if there are enough free bytes
 _PASS_BYTES = {"cpu": 2**28, "cuda": 9 * 2**29}
 _KEPT_BYTES = 2**26  # of glibc, see state.raise_trim_threshold
+# Plans of so few bytes do not depend on how much is free, which takes long to find out: they are
+# the same for every limit from the second number on.
+_LITTLE, _SURE = 2**27, 2**30
 
 
 @dataclass(frozen=True)
@@ -358,18 +361,19 @@ def make_plan(
     """
     plans = [_group_plan(group, single_run, ownership, sizes, options) for group in groups]
     kept = sum(plan.numbers for plan in plans) * sizes.dtype.itemsize
-    limit = options.memory_limit or available_bytes(sizes.device)
-    largest = _TILE_BYTES.get(sizes.device.type, _TILE_BYTES["cpu"])
-    tile = options.tile_bytes or min(largest, limit // 8)
     graph = 2 * single_run.result_bytes  # activations, and gradients of about the same size
-    fixed = sizes.kernels * sizes.kernel_bytes + sizes.held + 2 * tile
+    kernels = sizes.kernels * sizes.kernel_bytes
+    parameters = sum(p.numel() * p.element_size() for p in ownership.parameters.values())
+    examples = sizes.left if sizes.symmetric else sizes.left + sizes.right
+    largest = _TILE_BYTES.get(sizes.device.type, _TILE_BYTES["cpu"])
+    most = kernels + sizes.held + 2 * (largest + parameters) + examples * (graph + kept)
+    limit = options.memory_limit or (_SURE if most <= _LITTLE else available_bytes(sizes.device))
+    tile = options.tile_bytes or min(largest, limit // 8)
+    fixed = kernels + sizes.held + 2 * tile
     if options.memory_limit:  # what libraries take, and what the allocator keeps after it was freed
         fixed += max(limit // 10, min(limit // 4, _KEPT_BYTES))
     # At the end the check holds gradients of two parts of a batch, and a graph of the larger one.
-    kernels = sizes.kernels * sizes.kernel_bytes
-    parameters = sum(p.numel() * p.element_size() for p in ownership.parameters.values())
     checked = kernels + 2 * parameters if options.check else 0
-    examples = sizes.left if sizes.symmetric else sizes.left + sizes.right
     longest = max(sizes.left, sizes.right)
     batch_size = pass_size(options, longest, sizes.device, graph, max(0, limit - fixed))
     block = max(sizes.left, sizes.right)
