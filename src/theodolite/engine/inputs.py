@@ -186,6 +186,8 @@ def _by_signature(model: nn.Module, batch: Batch, notes: dict[str, str]) -> Cast
 
     A single column whose name it does not know is its first argument; others are left out.
     """
+    if batch.args or not batch.kwargs:
+        return None
     try:
         parameters = signature(model.forward).parameters
     except (TypeError, ValueError):  # written in another language
@@ -193,7 +195,7 @@ def _by_signature(model: nn.Module, batch: Batch, notes: dict[str, str]) -> Cast
     known = {name for name, entry in parameters.items() if entry.kind != Parameter.VAR_POSITIONAL}
     free = any(entry.kind == Parameter.VAR_KEYWORD for entry in parameters.values())
     strange = [key for key in batch.kwargs if key not in known]
-    if free or batch.args or not strange:
+    if free or not strange:
         return None
     if len(batch.kwargs) == 1:
         notes["columns"] = f"the column {strange[0]!r} is the first input of the model"
