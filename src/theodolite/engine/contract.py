@@ -99,7 +99,8 @@ class KernelBlock:
                 matrix.triu_().add_(upper.T)
                 continue
             for rows in spans(len(matrix), size * self.width):
-                matrix[rows, : rows.start] = matrix[: rows.start, rows].T
+                if rows.start:
+                    matrix[rows, : rows.start] = matrix[: rows.start, rows].T
                 if symmetrize:
                     square = matrix[rows, rows]
                     square.copy_((square + square.T).mul_(0.5))
