@@ -18,7 +18,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
-from itertools import pairwise
 from math import inf, log2
 from typing import final
 
@@ -372,24 +371,17 @@ class OuterFactors(PositionFactors):
         C, D = b.shape[1], self.columns
         sums = b.new_empty(len(ranges), self.entries)
         matrices = torch.unflatten(sums[:, : C * D], 1, (C, D))
-        equal = len({rows.stop - rows.start for rows in ranges}) == 1
         with exact:
-            if equal and all(one.stop == two.start for one, two in pairwise(ranges)):
-                self._equal_sums(matrices, slice(ranges[0].start, ranges[-1].stop), b)
-            else:
-                for matrix, rows in zip(matrices, ranges, strict=True):
-                    left = b[rows].transpose(0, 1).flatten(1)
-                    torch.mm(left, self.a[rows].flatten(0, 1), out=matrix)
-        if self.has_bias:
-            torch.stack([b[rows].sum((0, 2)) for rows in ranges], out=sums[:, C * D :])
+            for some in _equal_ranges(ranges):
+                rows = slice(ranges[some.start].start, ranges[some.stop - 1].stop)
+                shape = some.stop - some.start, -1
+                parts = torch.unflatten(b[rows], 0, shape)  # (s, m, C, T)
+                left = parts.transpose(1, 2).flatten(2)
+                right = torch.unflatten(self.a[rows], 0, shape).flatten(1, 2)
+                torch.bmm(left, right, out=matrices[some])
+                if self.has_bias:
+                    torch.sum(parts, (1, 3), out=sums[some, C * D :])
         return sums
-
-    def _equal_sums(self, matrices: Tensor, rows: slice, b: Tensor) -> None:
-        """Sums of neighbouring ranges of one length, in one product."""
-        chosen = torch.unflatten(b[rows], 0, (len(matrices), -1))  # (s, m, C, T)
-        left = chosen.transpose(1, 2).flatten(2)
-        right = torch.unflatten(self.a[rows], 0, (len(matrices), -1)).flatten(1, 2)
-        torch.bmm(left, right, out=matrices)
 
     def unpack(self, vector: Float[Tensor, " p"]) -> dict[str, Tensor]:
         """The matrix as it is stored, and the bias."""
@@ -401,6 +393,17 @@ class OuterFactors(PositionFactors):
             matrix = matrix.view(C, self.geometry.offset_count, -1).transpose(1, 2)
         found = {self.names[0]: matrix.reshape(self.shape)}
         return {**found, self.names[1]: vector[C * D :]} if self.has_bias else found
+
+
+def _equal_ranges(ranges: Sequence[slice]) -> Iterator[slice]:
+    """Which ranges follow each other and are of one length, so that one product serves them."""
+    start = 0
+    for stop in range(1, len(ranges) + 1):
+        last = ranges[stop - 1]
+        following = slice(last.stop, 2 * last.stop - last.start)
+        if stop == len(ranges) or ranges[stop] != following:
+            yield slice(start, stop)
+            start = stop
 
 
 def forms_gradients(positions: int, rows: int, columns: int) -> bool:
