@@ -350,7 +350,12 @@ def _trailing(
         product = gradient if is_bias else gradient * normalized(inputs)
         return call.split_result(product).reshape(call.examples, -1, *shape).sum(1)
 
-    return Dense(jacobian, needs=() if is_bias else (inputs,))
+    def joint(gradients: Tensor) -> Tensor:
+        products = gradients if is_bias else gradients * normalized(inputs)
+        return products.reshape(len(products), call.examples, -1, *shape).sum(2)
+
+    needs = () if is_bias else (inputs,)
+    return Dense(jacobian, needs=needs, joint=joint if _one_row_each(call, inputs) else None)
 
 
 def _channels(
@@ -369,9 +374,13 @@ def _channels(
         products = gradients if is_bias else gradients * normalized()
         return products.flatten(3).sum(3) if products.dim() > 3 else products
 
-    rows = call.examples > 1 and call.result_axes[0] == Axis(0) and len(inputs) == call.examples
     needs = () if is_bias else (inputs,)
-    return Dense(jacobian, needs=needs, joint=joint if rows else None)
+    return Dense(jacobian, needs=needs, joint=joint if _one_row_each(call, inputs) else None)
+
+
+def _one_row_each(call: Call, inputs: Tensor) -> bool:
+    """Whether every row of the result is one example."""
+    return call.examples > 1 and call.result_axes[0] == Axis(0) and len(inputs) == call.examples
 
 
 @register_rule(
