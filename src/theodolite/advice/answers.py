@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from theodolite.advice.findings import (
+    CLEAR,
     LABELED,
     NORMAL,
+    REPEATED,
     CarryOver,
     FitOnTraining,
     GroupContrast,
@@ -31,6 +33,7 @@ Row = Mapping[str, Any]
 Rows = Mapping[tuple[str | None, str], Row]
 _TRAINED_ON = ("train", "unknown", None)  # splits that may have been trained on
 _CALIBRATED = 100  # fewest examples; the rule on inputs was calibrated on 105 and more
+_PREDICTED = (InputFinding.PREDICT, InputFinding.FIRST_LAYER_PREDICTS)
 _INPUT = "input"  # role of the layer that is the raw input
 
 
@@ -109,7 +112,8 @@ def _fit(
     rows: Rows, data: Mapping[str, Any], layers: Sequence[str]
 ) -> CarryOver | FitOnTraining | HeldOutFit | None:
     """How well the network does its task, on these examples and on held-out ones."""
-    known = (rows.get((None, measure)) for measure in ("accuracy", "r2", "label_accuracy"))
+    measures = ("balanced_accuracy", "accuracy", "r2", "label_accuracy")
+    known = (rows.get((None, measure)) for measure in measures)
     own = next((row for row in known if row is not None), None)
     if own is None or not isfinite(own["value"]) or not own["null_mean"] < 1:
         return None
@@ -121,15 +125,43 @@ def _fit(
     if other is not None and isfinite(other["value"]) and other["null_mean"] < 1:
         wrong = rows.get((None, "wrong_labels"))
         share = None if wrong is None else wrong["value"]
-        return carry_over(train, _measured(other), wrong_labels=share)
+        return carry_over(
+            train,
+            _measured(other),
+            wrong_labels=share,
+            shift=_shift(rows),
+            left_out=_left_out(data),
+        )
+    repeated, left_out = _repeated(data), _left_out(data)
+    own = rows.get((None, "accuracy"), own)
+    train = _measured(own)
     if own["measure"] != "accuracy":
         line = rows.get((_INPUT, "probe_r2")) or rows.get((None, "input_probe_r2"))
-        return FitOnTraining(train, input_r2=None if line is None else line["value"])
+        r2 = None if line is None else line["value"]
+        return FitOnTraining(train, input_r2=r2, repeated=repeated, left_out=left_out)
     evidence = _evidence(rows, data, layers, own)
-    if evidence is None:
-        return FitOnTraining(train)
-    judged = judge_inputs(evidence) if train.n >= _CALIBRATED else InputFinding.UNDEFINED
-    return FitOnTraining(train, judged, evidence)
+    judged = InputFinding.UNDEFINED
+    if evidence is not None and train.n >= _CALIBRATED and not left_out:
+        judged = judge_inputs(evidence)
+        if judged in _PREDICTED and repeated > REPEATED:  # other examples have the same inputs
+            judged = InputFinding.UNDEFINED
+    return FitOnTraining(train, judged, evidence, repeated=repeated, left_out=left_out)
+
+
+def _repeated(data: Mapping[str, Any]) -> float:
+    return float(data.get("repeated", 0) / max(data.get("probe", 1), 1))
+
+
+def _left_out(data: Mapping[str, Any]) -> int:
+    return sum(data.get("left_out", {}).values())
+
+
+def _shift(rows: Rows) -> float | None:
+    """Accuracy of the probe that separates held-out inputs; None where it is at chance."""
+    row = rows.get((None, "shift_accuracy"))
+    if row is None or row["value"] <= row["null_mean"] + CLEAR * row["null_sd"]:
+        return None
+    return float(row["value"])
 
 
 def _evidence(
@@ -244,6 +276,7 @@ def _probes(
         model=data.get("outputs", 0) is not None,
         has_held_out=any(name.startswith("held_out_") for _, name in rows),
         above_chance=beyond_best(row["value"], chance, row["null_sd"] or row["error"] or 0.0),
+        repeated=0.0 if held_out else _repeated(data),
     )
 
 

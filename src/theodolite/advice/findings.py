@@ -22,6 +22,7 @@ __all__ = [
     "LABELED",
     "LEVEL_SHARE",
     "NORMAL",
+    "REPEATED",
     "CarryOver",
     "Fit",
     "FitOnTraining",
@@ -48,6 +49,7 @@ _LEARNED, _MEMORISED = 0.9, 0.1  # share of the fit that carries over: at least,
 _HALF = 0.5
 _RESOLVED = 0.35  # half the width of an interval; with a wider one the share is undecided
 _FITTED = 0.1  # share of the possible fit; a network with less fits too little
+REPEATED = 0.05  # share of the examples; with more copies, leaving out one example is no test
 _LEVEL = 0.95  # confidence level of every interval
 NORMAL = float(ndtri((1 + _LEVEL) / 2))
 
@@ -79,7 +81,8 @@ class Measured:
     """The accuracy or R² of a network on some examples.
 
     Args:
-        measure: "accuracy", "r2" or "label_accuracy" (several labels per example).
+        measure: "accuracy", "balanced_accuracy" (mean over classes), "r2" or "label_accuracy"
+            (several labels per example).
         value: value of the measure.
         chance: value of always predicting the most frequent answer, below 1.
         n: number of examples or positions.
@@ -140,6 +143,9 @@ class CarryOver:
         wrong_labels: share of the training labels that differ from the true ones, if known.
         losses: training and held-out loss with their numbers of sequences, if ``share`` is the part
             of the fall of the loss since the first measurement that carries over.
+        shift: accuracy of a linear probe that separates held-out from training inputs; None if it
+            is at chance (one half).
+        left_out: number of held-out examples that cannot judge: copies, or of new classes.
     """
 
     train: Measured | None
@@ -149,6 +155,19 @@ class CarryOver:
     high: float
     wrong_labels: float | None = None
     losses: tuple[float, int, float, int] | None = None
+    shift: float | None = None
+    left_out: int = 0
+
+    @property
+    def shift_cost(self) -> float:
+        """Share of the fit that held-out examples may have lost because they are of another kind.
+
+        An accuracy differs between two distributions by their total variation distance at most.
+        The probe measures how large this distance is at least.
+        """
+        if self.shift is None or self.train is None or self.held_out is None:
+            return 0.0
+        return (2 * self.shift - 1) / (1 - self.held_out.chance) / self.train.fit
 
     @property
     def verdict(self) -> Fit:
@@ -157,9 +176,11 @@ class CarryOver:
             return Fit.UNDECIDED
         if self.low > _HALF:
             return Fit.LEARNED if self.share >= _LEARNED else Fit.MOSTLY_LEARNED
-        if self.high < _HALF:
+        high = self.high + self.shift_cost
+        if high < _HALF:
             return Fit.MEMORISED if self.share <= _MEMORISED else Fit.MOSTLY_MEMORISED
-        return Fit.UNDECIDED if self.high - self.low > 2 * _RESOLVED else Fit.HALF
+        decided = self.high >= _HALF and high - self.low <= 2 * _RESOLVED
+        return Fit.HALF if decided else Fit.UNDECIDED
 
     @property
     def noise(self) -> float | None:
@@ -170,7 +191,12 @@ class CarryOver:
 
 
 def carry_over(
-    train: Measured, held_out: Measured, *, wrong_labels: float | None = None
+    train: Measured,
+    held_out: Measured,
+    *,
+    wrong_labels: float | None = None,
+    shift: float | None = None,
+    left_out: int = 0,
 ) -> CarryOver:
     """The share of the fit that carries over, with its interval.
 
@@ -181,6 +207,9 @@ def carry_over(
         train: measured on training examples.
         held_out: measured on held-out examples.
         wrong_labels: share of the training labels that differ from the true ones, if known.
+        shift: accuracy of a linear probe that separates held-out from training inputs, if it is
+            above chance.
+        left_out: number of held-out examples that cannot judge.
 
     Returns:
         The share of the fit that carries over, with its interval and verdict.
@@ -197,11 +226,11 @@ def carry_over(
     )
     little = fit < _FITTED if train.measure == "r2" else False
     if not train.beyond_chance or little:
-        return CarryOver(train, held_out, nan, nan, nan, wrong_labels)
+        return CarryOver(train, held_out, nan, nan, nan, wrong_labels, None, shift, left_out)
     share = other / fit
     low = share - sqrt((other - fewest) ** 2 + (share * (most - fit)) ** 2) / fit
     high = share + sqrt((largest - other) ** 2 + (share * (fit - least)) ** 2) / fit
-    return CarryOver(train, held_out, share, low, high, wrong_labels)
+    return CarryOver(train, held_out, share, low, high, wrong_labels, None, shift, left_out)
 
 
 @dataclass(frozen=True)
@@ -213,12 +242,16 @@ class FitOnTraining:
         inputs: verdict of the rule on raw inputs.
         evidence: the numbers of this rule, for a classifier.
         input_r2: share of the targets' variance that a linear probe on the raw inputs explains.
+        repeated: share of the examples whose inputs occur more than once among them.
+        left_out: held-out examples that were given, none of which can judge.
     """
 
     train: Measured
     inputs: InputFinding = InputFinding.UNDEFINED
     evidence: FitEvidence | None = None
     input_r2: float | None = None
+    repeated: float = 0.0
+    left_out: int = 0
 
     @property
     def little(self) -> bool:
@@ -320,6 +353,7 @@ class LayerProbes:
         model: False for features without a network.
         above_chance: whether the best layer is above chance.
         has_held_out: whether held-out examples were given.
+        repeated: share of the examples whose inputs occur more than once among them.
     """
 
     measure: str
@@ -340,6 +374,7 @@ class LayerProbes:
     model: bool = True
     above_chance: bool = True
     has_held_out: bool = False
+    repeated: float = 0.0
 
     @property
     def first(self) -> str:

@@ -87,6 +87,10 @@ _WORDS: Mapping[Note, str] = {
     Note.NEXT_TOKENS: "there are no labels: they are the next tokens",
     Note.INPUTS_FITTED: "{change}",
     Note.POSITIONS: "{text}",
+    Note.HELD_OUT_COPIES: "{count} held-out examples are copies of training examples, or of each"
+    " other: left out",
+    Note.HELD_OUT_CLASSES: "{count} held-out examples have classes that the training data do not"
+    " have: left out",
     Note.CUT: "{parts}, to end within {limit:g} s; seconds=None uses all",
     # models for a new task
     Note.SINGLE_CLASSES: "{alone} of {classes} classes have a single example, which no other"

@@ -9,6 +9,7 @@ from math import inf, isfinite
 from typing import Any
 
 from theodolite.advice.findings import (
+    REPEATED,
     CarryOver,
     Fit,
     FitOnTraining,
@@ -30,6 +31,7 @@ _DECIDE = "Pass `held_out=` to decide."
 _MEASURE = "Pass `held_out=` to measure how much of it carries over."
 _TRAIN = "Train longer, or check labels, preprocessing and learning rate."
 _REGULARISE = "Check some labels; add data, augmentation or weight decay; or stop earlier."
+_ALIKE = "Pass `held_out=` examples that are drawn like the training examples."
 _MOST_NAMES = 3
 _NARROW = 0.3  # widest interval of a share with a clear verdict; chosen before any test
 
@@ -169,26 +171,43 @@ def _carry_over(finding: CarryOver) -> Answer:
     words = _VERDICTS[verdict].capitalize()
     others = "sequences" if finding.losses else "examples"
     interval = _interval(finding.low, finding.high)
-    text = f"{words}: {_carried(finding)} carries over to held-out {others} ({interval})."
-    advice = _REGULARISE
-    sure: Certainty = "clear" if finding.high - finding.low <= _NARROW else "likely"
-    if verdict is Fit.LEARNED:
-        advice = ""
-    elif verdict is Fit.UNDECIDED:
-        sure, advice = "undecided", f"Pass more `held_out=` {others}."
-    elif finding.losses:
-        advice = "Stop earlier, make fewer passes over the text, add text, or train fewer weights."
-    elif verdict is not Fit.MEMORISED:
-        advice = _ceiling(finding)
+    text = f"{words}: {_carried(finding)} carries over to held-out {others} ({interval})"
+    shifted = finding.shift is not None and verdict is not Fit.LEARNED
+    sure: Certainty = "likely"
+    if verdict is Fit.UNDECIDED:
+        sure = "undecided"
+        text += ", but held-out inputs differ from training inputs" if shifted else ""
+    elif finding.high - finding.low <= _NARROW and not shifted:
+        sure = "clear"
+    if finding.shift is not None:
+        share = percent(finding.shift)
+        evidence += f"; a linear probe separates held-out from training inputs: {share}"
+        evidence += " (chance 50 %)"
+    if finding.left_out:
+        evidence += f"; {finding.left_out} others left out: copies, or classes without training"
     if finding.wrong_labels:
         evidence += f"; {percent(finding.wrong_labels)} of the training labels are wrong"
-    return Answer("task", text, sure, evidence, advice, str(verdict), _PROBES)
+    advice = _ALIKE if shifted else _after_carry_over(finding, others)
+    return Answer("task", f"{text}.", sure, evidence, advice, str(verdict), _PROBES)
+
+
+def _after_carry_over(finding: CarryOver, others: str) -> str:
+    """What to do about a fit that does not carry over in full."""
+    if finding.verdict is Fit.LEARNED:
+        return ""
+    if finding.verdict is Fit.UNDECIDED:
+        return f"Pass more `held_out=` {others}."
+    if finding.losses:
+        return "Stop earlier, make fewer passes over the text, add text, or train fewer weights."
+    return _REGULARISE if finding.verdict is Fit.MEMORISED else _ceiling(finding)
 
 
 def _ceiling(finding: CarryOver) -> str:
     """The highest possible number if the rest is label noise."""
     assert finding.held_out is not None
     assert finding.noise is not None
+    if finding.held_out.measure == "balanced_accuracy":
+        return "The rest is memorised, or label noise. Check some labels of rare classes."
     if finding.held_out.measure == "r2":
         return (
             f"The rest is memorised, or noise: if {percent(finding.noise)} of the variance of the "
@@ -218,6 +237,8 @@ def _value(measured: Measured, *, short: bool = False) -> str:
     if measured.measure == "r2":
         number = f"{measured.value:.2f}".replace("-", "−")
         return number if short else f"R² {number}"
+    if measured.measure == "balanced_accuracy" and not short:
+        return f"balanced accuracy {percent(measured.value)}"
     return percent(measured.value)
 
 
@@ -260,19 +281,32 @@ def _fit_on_training(finding: FitOnTraining) -> Answer:
         evidence = f"the network's accuracy: {fits}"
         return Answer("task", text, undecided, evidence, _DECIDE, "undecided", _PROBES)
     text = f"Undecided without held-out data: the network fits its examples ({_value(train)})."
+    advice = _DECIDE
+    if finding.left_out:
+        text = (
+            f"Undecided: none of the {finding.left_out} held-out examples can judge this fit. They "
+            "are copies of other examples, or of classes without training examples."
+        )
+        advice = "Pass `held_out=` examples that are not among the training examples."
     evidence = f"measured on {train.n} examples that it may have been trained on{_chance(train)}"
     if seen is not None and isfinite(seen.inputs):
         evidence += f"; leave-one-out accuracy on raw inputs: {percent(seen.inputs)}"
+    if finding.repeated > REPEATED:
+        evidence += f"; {percent(finding.repeated)} of the examples are copies of each other"
     if finding.input_r2 is not None and isfinite(finding.input_r2):
         number = f"{finding.input_r2:.2f}".replace("-", "−")
         evidence += f"; leave-one-out R² of a linear model on raw inputs: {number}"
-    return Answer("task", text, undecided, evidence, _DECIDE, "undecided", _PROBES)
+    return Answer("task", text, undecided, evidence, advice, "undecided", _PROBES)
 
 
 def _held_out_fit(finding: HeldOutFit) -> Answer:
     measured = finding.measured
     low, high = measured.interval
-    what = {"accuracy": "Accuracy", "label_accuracy": "Accuracy over all labels"}
+    what = {
+        "accuracy": "Accuracy",
+        "balanced_accuracy": "Balanced accuracy",
+        "label_accuracy": "Accuracy over all labels",
+    }
     if measured.measure == "r2":
         ends = [f"{end:.2f}".replace("-", "−") for end in (low, high)]
         text = (
@@ -405,6 +439,9 @@ def _layer_ground(finding: LayerProbes) -> tuple[Certainty, str, str]:
         return "undecided", f"the network memorised these {finding.goal}; {evidence}", advice
     if not finding.above_chance:  # no evidence for a difference is no evidence against one
         return "undecided", evidence, advice or "Measure more examples."
+    if finding.repeated > REPEATED:
+        copies = f"{percent(finding.repeated)} of the examples are copies of each other"
+        return "undecided", f"{copies}; {evidence}", advice or _DECIDE
     if finding.trained_on and finding.model:
         reason = f"the features may have been trained on these {finding.goal}"
         advice = "" if finding.has_held_out else "Pass `held_out=` to judge layers on new examples."

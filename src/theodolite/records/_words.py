@@ -192,6 +192,8 @@ class Note(StrEnum):
     FEATURES_ALONE = "features-alone"
     TANGENT_MEMORY = "tangent-memory"
     DEVICE_MEMORY = "device-memory"
+    HELD_OUT_COPIES = "held-out-copies"
+    HELD_OUT_CLASSES = "held-out-classes"
 
 
 # From which size on a number has how many decimals; half a unit below a power of ten rounds up.

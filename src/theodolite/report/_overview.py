@@ -39,6 +39,14 @@ _WHOLE = {
     ),
     "accuracy": ("accuracy", "share of these examples that the network predicts"),
     "held_out_accuracy": ("held-out accuracy", "the same on examples it was not trained on"),
+    "balanced_accuracy": ("balanced accuracy", "mean over classes of the share predicted right"),
+    "held_out_balanced_accuracy": (
+        "held-out balanced accuracy", "the same on examples it was not trained on"
+    ),
+    "shift_accuracy": (
+        "shift of held-out inputs",
+        "accuracy of a linear probe that separates held-out from training inputs",
+    ),
     "input_neighbour_accuracy": (
         "inputs, neighbours",
         "accuracy of nearest neighbours among the raw inputs, without the network",

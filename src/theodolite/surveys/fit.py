@@ -19,13 +19,24 @@ from theodolite.linalg import LeaveOneOut, double_center, expected_right
 from theodolite.measures import kernel, representation
 from theodolite.records import Estimate, Note
 from theodolite.surveys.context import LayerFeatures, SurveyContext
+from theodolite.surveys.copies import first_copies, input_keys
 from theodolite.surveys.layers import INPUT
 from theodolite.surveys.positions import Positions
 from theodolite.surveys.progress import EIGEN, Cost, WorkCounts
 from theodolite.surveys.record import RecordBuilder
 from theodolite.surveys.targets import Targets, Task
 
-__all__ = ["measure_fit", "measure_loss", "measure_probes", "probe_cost", "require_example_loss"]
+__all__ = [
+    "measure_fit",
+    "measure_loss",
+    "measure_probes",
+    "measure_shift",
+    "probe_cost",
+    "require_example_loss",
+]
+
+_FEWEST = 20  # examples of each side, for a probe that separates them
+_UNEQUAL = 1 / 3  # of what lies beyond guessing one of equal classes, guessing the largest gives
 
 
 def measure_loss(context: SurveyContext, record: RecordBuilder) -> None:
@@ -173,8 +184,8 @@ def measure_probes(context: SurveyContext, record: RecordBuilder) -> None:
 
 
 def probe_cost(work: WorkCounts, n: int) -> Cost:
-    """A decomposition for every layer, and distances of all pairs."""
-    few, layers = min(n, work.plan.sizes["probes"] or n), len(work.layout.with_features()) + 1
+    """A decomposition for every layer, the inputs and their shift; distances of all pairs."""
+    few, layers = min(n, work.plan.sizes["probes"] or n), len(work.layout.with_features()) + 2
     return Cost((), layers * (EIGEN * few**3 + 3 * n**2))
 
 
@@ -259,7 +270,8 @@ def measure_fit(context: SurveyContext, record: RecordBuilder) -> None:
         return
     if context.task is not None and context.task.unit == "sequence":
         return  # the model does not say groups
-    rows = {"accuracy": _share_right(context, targets.labels)}
+    right = _examples_right(context, targets.labels)
+    rows = {"accuracy": float(right.mean())}
     inputs = context.inputs("representation")
     if inputs is not None and bool(inputs.gram.isfinite().all()):
         labels = targets.labels.to(inputs.gram.device)
@@ -273,11 +285,81 @@ def measure_fit(context: SurveyContext, record: RecordBuilder) -> None:
         record.row(
             None, "representation", measure, estimate, n=len(targets.labels), read_at=read_at
         )
+    parts = {"": (right, targets.labels)}
     if held_out is not None and held_out.rows.labels is not None:
         labels = held_out.rows.labels
-        value = _right(context.held_out_outputs(), labels, held_out.positions)
-        estimate = _accuracy(value, labels)
+        others = _right(context.held_out_outputs(), labels, held_out.positions)
+        parts["held_out_"] = others, labels
+        estimate = _accuracy(float(others.mean()), labels)
         record.row(None, "representation", "held_out_accuracy", estimate, n=len(labels))
+    if context.task is None and any(_unequal(labels) for _, labels in parts.values()):
+        for prefix, (rights, labels) in parts.items():
+            name, estimate = f"{prefix}balanced_accuracy", _balanced(rights, labels)
+            record.row(None, "representation", name, estimate, n=len(labels), read_at="outputs")
+
+
+def measure_shift(context: SurveyContext, record: RecordBuilder) -> None:
+    """Accuracy of a linear probe that separates held-out from training inputs.
+
+    It reads the raw inputs and their squares, without copies, and as many examples of each class on
+    both sides. Examples that are drawn alike give one half.
+    """
+    judges = context.judges
+    inputs = None if judges is None else context.raw_inputs()
+    if judges is None or inputs is None or inputs.rows is None:
+        return
+    read, most = context.rows_read, context.plan.size("probes", context.rows_read) // 2
+    keys = input_keys(context.probe.take(read)[0])
+    own = torch.arange(read) if keys is None else first_copies(keys)
+    other = torch.arange(len(inputs) - read)
+    labels = context.probe.rows.labels
+    if labels is not None and judges.labels is not None:
+        own, other = _same_classes(own, labels[own], other, judges.labels)
+    few = min(len(own), len(other), most)
+    if few < _FEWEST:
+        return
+    rows = inputs.rows[torch.cat([own[:few], read + other[:few]]).to(inputs.rows.device)].double()
+    rows = (rows - rows.mean()) / rows.std().clamp(min=1e-12)
+    both = LayerFeatures(2 * rows.shape[1], torch.cat([rows, rows.square()], 1))
+    if both.constant or not bool(both.gram.isfinite().all()):
+        return
+    sides = torch.arange(2).repeat_interleave(few)
+    value = float(_probe(both, sides.to(rows.device)).accuracy)
+    estimate = _accuracy(value, sides)
+    record.row(None, "representation", "shift_accuracy", estimate, n=2 * few, read_at="inputs")
+
+
+def _same_classes(
+    own: Tensor, labels: Tensor, other: Tensor, others: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Places on both sides, as many of every class; classes take turns."""
+    pairs = []
+    for name in torch.unique(labels).tolist():
+        some, more = own[labels == name], other[others == name]
+        count = min(len(some), len(more))
+        turns = torch.arange(count)
+        pairs.append(torch.stack([turns, some[:count], more[:count]]))
+    turns, first, second = torch.cat(pairs, 1)
+    order = turns.argsort(stable=True)
+    return first[order], second[order]
+
+
+def _unequal(labels: Tensor) -> bool:
+    """Whether guessing the largest class is so often right that accuracy says little."""
+    counts = torch.unique(labels, return_counts=True)[1].double()
+    even = 1 / len(counts)
+    return len(counts) > 1 and float(counts.max() / counts.sum()) - even > (1 - even) * _UNEQUAL
+
+
+def _balanced(rights: Tensor, labels: Tensor) -> Estimate:
+    """Mean over classes of the share that is right; errors of few examples after Agresti."""
+    _, places, counts = torch.unique(labels, return_inverse=True, return_counts=True)
+    found = torch.zeros(len(counts), dtype=torch.float64).scatter_add_(0, places, rights.double())
+    shares = (found + 2) / (counts + 4)
+    error = float((shares * (1 - shares) / (counts + 4)).sum().sqrt()) / len(counts)
+    even = 1 / len(counts)
+    spread = sqrt(even * (1 - even) / len(labels))
+    return Estimate(float((found / counts).mean()), error, even, spread, "mean over classes")
 
 
 def _measure_columns(context: SurveyContext, record: RecordBuilder) -> None:
@@ -350,22 +432,22 @@ def _labels_right(outputs: Tensor, targets: Any) -> Estimate | None:
     return Estimate(float(right.mean()), error, float(common.mean()), null_sd, "binomial")
 
 
-def _share_right(context: SurveyContext, labels: Tensor) -> float:
-    """Share of the examples, or positions, of which the model says the class."""
+def _examples_right(context: SurveyContext, labels: Tensor) -> Tensor:
+    """Of every example, or position, whether the model predicts the class."""
     positions = context.probe.positions
     batch = context.probe.batch if positions else context.examples("representation")[0]
     return _right(context.outputs(batch), labels, positions)
 
 
-def _right(outputs: Tensor, labels: Tensor, positions: Positions | None = None) -> float:
-    """Share of examples whose largest output, or the sign of the only one, is their class.
+def _right(outputs: Tensor, labels: Tensor, positions: Positions | None = None) -> Tensor:
+    """Of every example, whether the largest output, or the sign of the only one, is its class.
 
     Of positions the outputs say it themselves, after the loss of their example.
     """
     if positions is not None:
-        return positions.rows(outputs[:, 1:], len(labels)).double().mean().item()
+        return positions.rows(outputs[:, 1:], len(labels)).double()
     predicted = outputs.argmax(1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0).long()
-    return (predicted.cpu() == labels).double().mean().item()
+    return (predicted.cpu() == labels).double()
 
 
 def _accuracy(value: float, labels: Tensor) -> Estimate:

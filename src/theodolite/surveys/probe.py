@@ -32,6 +32,7 @@ from theodolite.engine import (
 )
 from theodolite.errors import DomainError, DtypeError, NotFiniteError, ShapeError
 from theodolite.records import Note
+from theodolite.surveys.copies import input_keys, usable_examples
 from theodolite.surveys.options import SurveyOptions
 from theodolite.surveys.positions import Positions, PositionTask, find_task
 from theodolite.surveys.shards import (
@@ -55,6 +56,7 @@ __all__ = [
 ]
 
 
+_LEFT_OUT = {"copies": Note.HELD_OUT_COPIES, "new_classes": Note.HELD_OUT_CLASSES}
 _READING = 0.25  # of the time of a survey, at most, for reading the data
 
 
@@ -90,6 +92,8 @@ class Probe:
         positions: those that were drawn, where labels come per position.
         reading: seconds that reading the data took.
         complete: whether all the data were read, and not stopped by the time limit.
+        repeated: examples whose inputs occur more than once among these.
+        left_out: "copies" and "new_classes" among the held-out examples, where there were some.
     """
 
     batch: Batch
@@ -105,6 +109,8 @@ class Probe:
     positions: Positions | None = None
     reading: float = 0.0
     complete: bool = True
+    repeated: int = 0
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.batch)
@@ -186,6 +192,7 @@ def draw_probe(
     device: torch.device | str | None = None,
     truth: Any = None,
     groups: Any = None,
+    seen: list[Tensor] | None = None,
 ) -> Probe:
     """Draw examples at random, as many of each class as possible.
 
@@ -201,6 +208,7 @@ def draw_probe(
         device: where the probe should lie.
         truth: true labels of the examples that this process has, in their order.
         groups: a number or a name for each of them, in their order.
+        seen: gets the keys of all inputs that this process reads.
 
     Raises:
         ShapeError: If there is no example, or there are more or fewer true labels or groups.
@@ -220,12 +228,15 @@ def draw_probe(
             examples=options.examples,
         )
 
+    def watched() -> Iterator[Batch]:
+        return batches() if seen is None else _with_keys(batches(), seen)
+
     suspects, reading = _Suspects(), _Reading(options.seconds)
     if processes.alone:
-        kept, given = _kept(suspects.watch(reading.watch(batches())), generator, limit)
+        kept, given = _kept(suspects.watch(reading.watch(watched())), generator, limit)
         shard = Shard(own=(given,))
     else:
-        kept, shard = _kept_by_all(batches, processes, generator, limit)
+        kept, shard = _kept_by_all(watched, processes, generator, limit)
     if not kept:
         raise ShapeError("data: expected at least one example, got none; the data set is empty")
     if shard.total == 1:
@@ -257,6 +268,14 @@ def draw_probe(
         reading=reading.seconds,
         complete=reading.complete,
     )
+
+
+def _with_keys(batches: Iterator[Batch], seen: list[Tensor]) -> Iterator[Batch]:
+    """The same batches; the keys of their inputs are kept."""
+    for batch in batches:
+        keys = input_keys(batch)
+        seen.extend([] if keys is None else [keys])
+        yield batch
 
 
 class _Reading:
@@ -447,6 +466,8 @@ class Fit:
         if self.task is not None:
             probe = probe.at_positions(self.task, options)
         notes = dict(self.notes)
+        for kind, count in probe.left_out.items():
+            notes[kind] = reason(_LEFT_OUT[kind], count=count)
         if not probe.complete:
             notes["data"] = reason(Note.READ_IN_PART, given=probe.given, seconds=probe.reading)
         return replace(probe, notes=notes)
@@ -480,14 +501,48 @@ def draw_fitting(
         groups: of the examples.
     """
     place = options.device or model_device(model)
+    seen: list[Tensor] | None = None if held_out is None else []
     drawn = draw_probe(
-        data, options, processes, targets=targets, device=place, truth=truth, groups=groups
-    )
+        data, options, processes, targets=targets, device=place, truth=truth, groups=groups,
+        seen=seen,
+    )  # fmt: skip
+    keys = input_keys(drawn.batch)
+    if keys is not None:
+        drawn = replace(drawn, repeated=_repeated(keys))
     fit = fit_inputs(model, drawn, options)
     others = None
     if held_out is not None:
-        others = fit.probe(draw_probe(held_out, options, processes, device=place), options)
-    return fit.probe(drawn, options), others, fit
+        judges = draw_probe(held_out, options, processes, device=place)
+        known = [part for some in processes.gather(seen) for part in some]
+        drawn, others = _judging(drawn, judges, torch.cat(known) if known else None)
+    probe = fit.probe(drawn, options)
+    return probe, None if others is None else fit.probe(others, options), fit
+
+
+def _repeated(keys: Tensor) -> int:
+    counts = torch.unique(keys, return_counts=True)[1]
+    return int(counts[counts > 1].sum())
+
+
+def _judging(drawn: Probe, judges: Probe, known: Tensor | None) -> tuple[Probe, Probe | None]:
+    """Held-out examples that can judge the training; None if fewer than two can.
+
+    Classes take turns in the probe set: if one has two examples, all classes have one.
+    """
+    labels, classes = judges.targets.labels, None
+    if drawn.targets.labels is not None and drawn.complete:
+        counts = drawn.targets.labels.bincount()
+        classes = counts.nonzero().flatten() if int(counts.max()) > 1 else None
+    usable = usable_examples(input_keys(judges.batch), known, labels, classes)
+    left_out = {"copies": usable.copies, "new_classes": usable.new_classes}
+    found = {kind: count for kind, count in left_out.items() if count}
+    if not found:
+        return drawn, judges
+    drawn = replace(drawn, left_out=found)
+    if len(usable.places) < 2:
+        return drawn, None
+    rest, targets = judges.batch.take(usable.places), judges.targets.take(usable.places)
+    return drawn, replace(judges, batch=rest, targets=targets)
 
 
 def fit_inputs(model: nn.Module, probe: Probe, options: SurveyOptions) -> Fit:

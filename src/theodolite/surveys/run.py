@@ -592,6 +592,8 @@ def _data(context: SurveyContext) -> dict[str, Any]:
         "held_out": None if context.held_out is None else len(context.held_out),
         "input_shape": list(first.shape[1:]) if known and context.given is None else None,
         "outputs": context.layout.outputs,
+        **({"repeated": probe.repeated} if probe.repeated else {}),
+        **({"left_out": dict(probe.left_out)} if probe.left_out else {}),
         **_groups(probe),
         **({} if task is None else {"unit": task.unit, "rows": probe.row_count}),
     }

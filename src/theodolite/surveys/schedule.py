@@ -13,7 +13,7 @@ from theodolite.advice.reasons import reason
 from theodolite.records import Note
 from theodolite.surveys.context import SurveyContext
 from theodolite.surveys.covariance import covariance_cost, measure_covariance
-from theodolite.surveys.fit import measure_fit, measure_probes, probe_cost
+from theodolite.surveys.fit import measure_fit, measure_probes, measure_shift, probe_cost
 from theodolite.surveys.gradient import (
     gradient_cost,
     measure_feature_contrast,
@@ -78,6 +78,7 @@ PARTS = (
         row="probe_accuracy",
     ),
     Part("representation", measure_fit, row="accuracy"),
+    Part("representation", measure_shift, row="shift_accuracy"),
     Part("kernel", measure_kernel, "kernel", kernel_cost, reads_features=True),
     # The headline needs features and no gradients: it is cheap.
     Part(
