@@ -48,12 +48,14 @@ class Case:
         parts: inputs and targets of training, held-out and judging examples.
         trained: whether the model was trained on the first part.
         layers: which to compare.
+        equal: whether every class counts as much as the others when the truth is judged.
     """
 
     model: nn.Module
     parts: tuple[tuple[Any, Tensor], ...]
     trained: bool = True
     layers: list[str] | None = None
+    equal: bool = False
 
 
 def parts_of(x: Tensor, y: Tensor, train: int, held_out: int) -> tuple[tuple[Tensor, Tensor], ...]:
@@ -76,6 +78,8 @@ def fitted(model: nn.Module, part: tuple[Tensor, Tensor], steps: int = 400) -> n
     """Adam on all training examples at once."""
     x, y = part
     loss = functional.mse_loss if y.is_floating_point() else functional.cross_entropy
+    if y.ndim == 2 and not y.is_floating_point():
+        loss, y = functional.binary_cross_entropy_with_logits, y.float()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -279,18 +283,26 @@ def cases(weights: Path) -> dict[str, Callable[[], Case]]:
     }
 
 
-def scored(outputs: Tensor, y: Tensor) -> tuple[float, float]:
-    """Accuracy, or R², and what the commonest answer reaches."""
+def scored(outputs: Tensor, y: Tensor, *, equal: bool = False) -> tuple[float, float]:
+    """Accuracy, or R², and what the commonest answer reaches; equal: as the mean over classes."""
     if y.is_floating_point():
-        return 1 - float((outputs - y).square().mean() / y.var(unbiased=False)), 0.0
-    right = float((outputs.argmax(1) == y).double().mean())
-    return right, float(y.bincount().max() / len(y))
+        return 1 - float((outputs - y).square().sum() / (y - y.mean(0)).square().sum()), 0.0
+    if y.ndim == 2:  # several labels
+        common = (y.double().mean(0) > 0.5) == y.bool()
+        return float(((outputs > 0) == y.bool()).double().mean()), float(common.double().mean())
+    rights = (outputs.argmax(1) == y).double()
+    if equal:
+        shares = [float(rights[y == name].mean()) for name in y.unique()]
+        return float(np.mean(shares)), 1 / len(shares)
+    return float(rights.mean()), float(y.bincount().max() / len(y))
 
 
 @torch.no_grad()
 def carried(case: Case) -> float:
     """Share of the fit that carries over to the judging examples."""
-    own, other = (scored(case.model(x), y) for x, y in (case.parts[0], case.parts[2]))
+    own, other = (
+        scored(case.model(x), y, equal=case.equal) for x, y in (case.parts[0], case.parts[2])
+    )
     fits = [(value - chance) / (1 - chance) for value, chance in (other, own)]
     return fits[0] / fits[1]
 
@@ -317,8 +329,9 @@ def logistic(case: Case, names: list[str]) -> dict[str, np.ndarray]:
             basis = np.linalg.svd(a, full_matrices=False)[2]
             a, b = a @ basis.T, b @ basis.T
         if y.is_floating_point():
-            gaps = RidgeCV(np.logspace(-2, 4, 13)).fit(a, y[:, 0]).predict(b) - v[:, 0].numpy()
-            found[name] = 1 - gaps**2 / float(v.var(unbiased=False))
+            gaps = RidgeCV(np.logspace(-2, 4, 13)).fit(a, y.numpy()).predict(b) - v.numpy()
+            spread = float((v - v.mean(0)).square().sum(1).mean())
+            found[name] = 1 - (gaps.reshape(len(gaps), -1) ** 2).sum(1) / spread
         else:
             fits = (LogisticRegression(C=c, max_iter=300).fit(a, y) for c in (1e-3, 1e-2, 1e-1))
             rights = [(fit.predict(b) == v.numpy()).astype(float) for fit in fits]
@@ -366,7 +379,7 @@ def rows_of(name: str, case: Case) -> list[str]:
             words = judge_task(task.finding, share)
             truth = f"{share:.0%} carries over"
             lines.append(_line(name, given, task, truth, words))
-        if other is not None and probes:
+        if other is not None and probes and (y.ndim == 1 or y.is_floating_point()):
             scores = logistic(case, report.layers)
             shown = ", ".join(f"{key} {value.mean():.0%}" for key, value in scores.items())
             words = judge_layers(probes[0], answers["layer"].certainty, scores)
@@ -382,13 +395,13 @@ def _line(name: str, given: str, answer: Any, truth: str, words: str) -> str:
     return f"| {name} | {given} | {answer.text} | {answer.certainty} | {truth} | {words} |"
 
 
-def main() -> None:
-    """Print the table."""
+def main(named: Callable[[Path], dict[str, Callable[[], Case]]]) -> None:
+    """Print the table of these tasks."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--weights", type=Path, default=Path("weights"))
     parser.add_argument("--only", default="")
     chosen = parser.parse_args()
-    made = cases(chosen.weights)
+    made = named(chosen.weights)
     print("| task | held out | answer | certainty | judged by | |\n|---|---|---|---|---|---|")
     for name in filter(None, chosen.only.split(",")) if chosen.only else made:
         try:
@@ -400,4 +413,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(cases)
