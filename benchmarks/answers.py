@@ -329,9 +329,10 @@ def logistic(case: Case, names: list[str]) -> dict[str, np.ndarray]:
             basis = np.linalg.svd(a, full_matrices=False)[2]
             a, b = a @ basis.T, b @ basis.T
         if y.is_floating_point():
-            gaps = RidgeCV(np.logspace(-2, 4, 13)).fit(a, y.numpy()).predict(b) - v.numpy()
+            gaps = RidgeCV(np.logspace(-2, 4, 13)).fit(a, y.numpy()).predict(b).reshape(v.shape)
+            gaps -= v.numpy()
             spread = float((v - v.mean(0)).square().sum(1).mean())
-            found[name] = 1 - (gaps.reshape(len(gaps), -1) ** 2).sum(1) / spread
+            found[name] = 1 - (gaps**2).sum(1) / spread
         else:
             fits = (LogisticRegression(C=c, max_iter=300).fit(a, y) for c in (1e-3, 1e-2, 1e-1))
             rights = [(fit.predict(b) == v.numpy()).astype(float) for fit in fits]

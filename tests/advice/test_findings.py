@@ -138,3 +138,11 @@ def test_an_interval_below_nothing_is_not_called_narrow():
     found = carry_over(Measured("accuracy", 1.0, 0.6, 150), Measured("accuracy", 0.45, 0.64, 200))
     assert "within" not in worded(found).text
     assert "(95 % interval at or below 0 %)" in worded(found).text
+
+
+def test_a_fifth_is_not_called_half():
+    wide = carry_over(Measured("accuracy", 0.86, 0.61, 1000), Measured("accuracy", 0.66, 0.59, 160))
+    assert 0.1 < wide.share < 0.3
+    assert wide.high > 0.5
+    assert wide.verdict is Fit.UNDECIDED
+    assert carry_over(accuracy(1.0), accuracy(0.55)).verdict is Fit.HALF

@@ -159,6 +159,13 @@ def test_layers_no_better_than_the_raw_input_say_so():
     assert above["finding"] == "input-alike"
 
 
+def test_few_examples_do_not_show_that_layers_are_equal():
+    few, many = (scored({"a": 0.94, "b": 0.93}, raw=0.9, n=n, held_out=0.9) for n in (16, 400))
+    assert few["certainty"] == "undecided"
+    assert many["certainty"] == "likely"
+    assert few["advice"] == "Measure more examples."
+
+
 def test_layers_at_chance():
     layer = scored({"a": 0.1, "b": 0.11}, held_out=0.1)
     assert layer["finding"] == "chance"

@@ -47,7 +47,7 @@ LEVEL_SHARE = 0.05  # changes below this share of the largest value count as non
 LABELED = ("kernel", "representation", "gradient")
 _LEARNED, _MEMORISED = 0.9, 0.1  # share of the fit that carries over: at least, or at most
 _HALF = 0.5
-_RESOLVED = 0.35  # half the width of an interval; with a wider one the share is undecided
+_RESOLVED = 0.35  # largest distance from a half to either end of the interval of "half of the fit"
 _FITTED = 0.1  # share of the possible fit; a network with less fits too little
 REPEATED = 0.05  # share of the examples; with more copies, leaving out one example is no test
 _LEVEL = 0.95  # confidence level of every interval
@@ -179,8 +179,8 @@ class CarryOver:
         high = self.high + self.shift_cost
         if high < _HALF:
             return Fit.MEMORISED if self.share <= _MEMORISED else Fit.MOSTLY_MEMORISED
-        decided = self.high >= _HALF and high - self.low <= 2 * _RESOLVED
-        return Fit.HALF if decided else Fit.UNDECIDED
+        around = self.low >= _HALF - _RESOLVED and self.high >= _HALF
+        return Fit.HALF if around and high <= _HALF + _RESOLVED else Fit.UNDECIDED
 
     @property
     def noise(self) -> float | None:

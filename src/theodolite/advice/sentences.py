@@ -32,7 +32,9 @@ _MEASURE = "Pass `held_out=` to measure how much of it carries over."
 _TRAIN = "Train longer, or check labels, preprocessing and learning rate."
 _REGULARISE = "Check some labels; add data, augmentation or weight decay; or stop earlier."
 _ALIKE = "Pass `held_out=` examples that are drawn like the training examples."
+_MORE = "Measure more examples."
 _MOST_NAMES = 3
+_FEW = 100  # examples; with fewer, layers that seem equal may differ by ten points
 _NARROW = 0.3  # widest interval of a share with a clear verdict; chosen before any test
 
 
@@ -438,16 +440,18 @@ def _layer_ground(finding: LayerProbes) -> tuple[Certainty, str, str]:
     if finding.memorised and finding.trained_on:
         return "undecided", f"the network memorised these {finding.goal}; {evidence}", advice
     if not finding.above_chance:  # no evidence for a difference is no evidence against one
-        return "undecided", evidence, advice or "Measure more examples."
+        return "undecided", evidence, advice or _MORE
     if finding.repeated > REPEATED:
         copies = f"{percent(finding.repeated)} of the examples are copies of each other"
         return "undecided", f"{copies}; {evidence}", advice or _DECIDE
+    differ = finding.finding in (LayersFinding.FROM_LAYER, LayersFinding.ONE_LAYER)
+    if not differ and finding.n < _FEW:
+        return "undecided", evidence, advice or _MORE
     if finding.trained_on and finding.model:
         reason = f"the features may have been trained on these {finding.goal}"
         advice = "" if finding.has_held_out else "Pass `held_out=` to judge layers on new examples."
         return "likely", f"{reason}; {evidence}", advice
     new = finding.model or finding.judged_on == "held-out"  # given features may be trained on them
-    differ = finding.finding in (LayersFinding.FROM_LAYER, LayersFinding.ONE_LAYER)
     # More examples may show a difference.
     return ("clear" if finding.paired and new and differ else "likely"), evidence, advice
 

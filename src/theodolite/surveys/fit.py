@@ -35,7 +35,7 @@ __all__ = [
     "require_example_loss",
 ]
 
-_FEWEST = 20  # examples of each side, for a probe that separates them
+_FEWEST, _MOST = 20, 512  # examples of each side, and of both, for a probe that separates them
 _UNEQUAL = 1 / 3  # of what lies beyond guessing one of equal classes, guessing the largest gives
 
 
@@ -184,8 +184,8 @@ def measure_probes(context: SurveyContext, record: RecordBuilder) -> None:
 
 
 def probe_cost(work: WorkCounts, n: int) -> Cost:
-    """A decomposition for every layer, the inputs and their shift; distances of all pairs."""
-    few, layers = min(n, work.plan.sizes["probes"] or n), len(work.layout.with_features()) + 2
+    """A decomposition for every layer, and distances of all pairs."""
+    few, layers = min(n, work.plan.sizes["probes"] or n), len(work.layout.with_features()) + 1
     return Cost((), layers * (EIGEN * few**3 + 3 * n**2))
 
 
@@ -308,7 +308,8 @@ def measure_shift(context: SurveyContext, record: RecordBuilder) -> None:
     inputs = None if judges is None else context.raw_inputs()
     if judges is None or inputs is None or inputs.rows is None:
         return
-    read, most = context.rows_read, context.plan.size("probes", context.rows_read) // 2
+    read = context.rows_read
+    most = min(_MOST, context.plan.size("probes", read)) // 2
     keys = input_keys(context.probe.take(read)[0])
     own = torch.arange(read) if keys is None else first_copies(keys)
     other = torch.arange(len(inputs) - read)
