@@ -22,7 +22,7 @@ from theodolite.linalg import prints_shapes
 
 __all__ = ["Dataset", "digits", "disjoint_rows", "random_labels"]
 
-_MOST_CLASSES = 100_000  # a label beyond is a mistake, and names of all classes would fill memory
+_MOST_CLASSES = 100_000  # a larger label is a mistake; names of so many classes fill the memory
 
 
 @prints_shapes
@@ -34,14 +34,14 @@ class Dataset:
     channels first. Raw pixels stay integers until they are scaled.
 
     Args:
-        name: what the data set is called in records.
+        name: name of the data set in records.
         x_train: training inputs, one example per row.
         y_train: labels or regression targets of the training inputs.
         x_test: test inputs.
-        y_test: their labels or targets.
-        classes: one name per class; empty for regression. Numbers if left out.
-        scaling: the scalings applied to the inputs since they were raw, in order.
-        peak: largest value a raw pixel can take, e.g. 255; None where inputs are not pixels.
+        y_test: labels or regression targets of the test inputs.
+        classes: one name per class; empty for regression; by default numbers.
+        scaling: the scalings that were applied to the raw inputs, in order.
+        peak: largest value of a raw pixel, e.g. 255; None if inputs are not pixels.
 
     Raises:
         ShapeError: If splits are empty, or rows or shapes do not match.
@@ -55,7 +55,7 @@ class Dataset:
     """
 
     name: str
-    # Lengths are checked here and not by annotations: files are read by users without a checker.
+    # Lengths are checked here, because users read files without the run-time shape checker.
     x_train: Num[Tensor, "..."]
     y_train: Num[Tensor, "..."]
     x_test: Num[Tensor, "..."]
@@ -106,7 +106,7 @@ class Dataset:
         return tuple(self.x_train.shape[1:])
 
     def mapped(self, transform: Callable[[Tensor], Tensor], step: str) -> "Dataset":
-        """The data set with both inputs transformed alike; ``step`` joins the list of scalings."""
+        """The data set with both inputs transformed; ``step`` is added to the list of scalings."""
         return replace(
             self,
             x_train=transform(self.x_train),
@@ -180,12 +180,12 @@ _DIGITS = 1797
 
 
 def digits(test_size: int = 297, generator: torch.Generator | None = None) -> Dataset:
-    """1797 grey 8x8 digits, pixels 0..16, ten classes; raw, to be scaled.
+    """1797 grey 8x8 digits in ten classes, with raw pixels from 0 to 16.
 
     Args:
         test_size: number of test examples.
-        generator: draws the split at random; without one the last rows are the test set, which
-            makes a fixed and harder split (other people wrote them).
+        generator: draws the split at random. Without a generator the last rows are the test set.
+            This split is fixed and harder, because other people wrote these digits.
 
     Returns:
         Images ``(n, 1, 8, 8)`` of bytes with ``peak = 16``.
@@ -214,9 +214,9 @@ def digits(test_size: int = 297, generator: torch.Generator | None = None) -> Da
 
 
 def _digits_table() -> np.ndarray:
-    """Pixels, then the label, of every digit: the file of scikit-learn, which takes 1 s to import.
+    """Pixels and label of every digit, from the file of scikit-learn (its import takes 1 s).
 
-    Where the file lies elsewhere, scikit-learn itself is asked.
+    If the file is elsewhere, scikit-learn loads it.
     """
     spec = find_spec("sklearn")
     if spec is not None and spec.origin is not None:

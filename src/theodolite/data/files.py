@@ -1,4 +1,4 @@
-"""Data from files: ``.npz``, folders of images, and one word for any data."""
+"""Data from files: ``.npz`` files, folders of images, and names of data sets."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -46,11 +46,11 @@ def load_npz(
 
     Args:
         path: an ``.npz`` file with the arrays ``x_train, y_train, x_test, y_test``.
-        name: of the data set; the file's name if left out.
+        name: name of the data set; by default the name of the file.
         classes: names of the classes.
-        layout: ``"image"`` makes ``(n, h, w)`` and ``(n, h, w, c)`` channels first;
-            ``"as_is"`` leaves the axes alone.
-        split: ``"train"`` or ``"test"`` reads that one alone, which then stands for both.
+        layout: ``"image"`` converts ``(n, h, w)`` and ``(n, h, w, c)`` to channels first;
+            ``"as_is"`` keeps the axes.
+        split: ``"train"`` or ``"test"`` reads only this split and uses it for both.
 
     Raises:
         DataError: If the file is missing, damaged, or holds something else. The message says
@@ -89,7 +89,7 @@ def _arrays(file: Path, keys: Sequence[str]) -> dict[str, np.ndarray]:
 
 @contextmanager
 def opened_npz(file: Path) -> Iterator[Any]:
-    """The arrays of a file by name, read on demand; whatever is wrong with it is a DataError."""
+    """The arrays of a file by name, read on demand; any problem of the file is a DataError."""
     if not file.is_file():
         raise DataError(f"{file}: expected {_WANTED}, found no such file")
     try:
@@ -120,7 +120,7 @@ def _members(file: Path, archive: Any, keys: Sequence[str]) -> dict[str, np.ndar
 
 
 def npz_tensor(file: Path, key: str, array: Any) -> Tensor:
-    """An array of numbers, one entry per example, as torch computes with it."""
+    """An array of numbers, one entry per example, in a dtype that torch computes with."""
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "iuf":
         kind = getattr(array, "dtype", type(array).__name__)
         raise DataError(f"{file}: {key}: expected numbers (integers or floats), got {kind}")
@@ -147,7 +147,7 @@ def _targets(values: Tensor) -> Tensor:
 
 
 def channels_first(images: Tensor) -> Tensor:
-    """``(n, h, w)`` and ``(n, h, w, c)`` as ``(n, c, h, w)``; anything else as it is."""
+    """``(n, h, w)`` and ``(n, h, w, c)`` as ``(n, c, h, w)``; other shapes unchanged."""
     if images.ndim == 3:
         return images.unsqueeze(1)
     if images.ndim != 4:
@@ -164,7 +164,7 @@ _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", 
 
 @dataclass(frozen=True)
 class _Form:
-    """How files become arrays, and how many of a class."""
+    """How images become arrays, and how many of each class are read."""
 
     opener: Any
     mode: str
@@ -182,17 +182,17 @@ def load_image_folder(
 ) -> Dataset:
     """Read ``FOLDER/train/CLASS/*`` and ``FOLDER/test/CLASS/*``, or split ``FOLDER/CLASS/*``.
 
-    ``val`` may stand for ``test``. All images are held in memory: take a few per class of large
-    sets such as ImageNet.
+    The folder ``test`` may also be called ``val``. All images are held in memory, so read only a
+    few per class of large sets such as ImageNet.
 
     Args:
         path: the folder. Classes are its sub-folders in alphabetical order.
-        size: resize the shorter side to this and cut the central square; without it all images
-            must have the same size.
+        size: resize the shorter side to this number of pixels and cut out the central square. By
+            default all images must have the same size.
         mode: ``"RGB"`` or ``"L"`` (grey).
-        per_class: read at most so many images of a class and split, the first by name.
-        test_fraction: share of the images that become the test set where the folder has none.
-        generator: draws that split.
+        per_class: largest number of images of each class and split, the first by name.
+        test_fraction: share of images for the test set, if the folder has no test set.
+        generator: draws this test set.
 
     Returns:
         Byte images, channels first, ``peak = 255``; 16-bit images are scaled down to bytes.
@@ -290,7 +290,7 @@ def _pixels(file: Path, form: _Form) -> np.ndarray:
 
 
 def _eight_bit(image: Any, form: _Form) -> Any:
-    """The image in bytes: Pillow's own conversion cuts deeper pixels off at 255."""
+    """The image scaled to bytes; Pillow's own conversion clips 16-bit pixels at 255."""
     if image.mode.startswith("I;16"):
         return form.opener.fromarray((np.asarray(image) // 257).astype(np.uint8))
     if image.mode in ("I", "F"):
@@ -312,16 +312,16 @@ _GROUP = "theodolite.data"  # entry points: word or word- prefix -> Loader
 
 
 def load_data(source: str | Path, generator: torch.Generator | None = None) -> Dataset:
-    """The data set that a word on the command line stands for.
+    """Load the data set with this name or path, as on the command line.
 
     Args:
         source: ``"digits"``, a path to an ``.npz`` file, a folder with one sub-folder per class, or
             a name that an installed package adds (``theodolite-papers``: ``"mnist"`` and others).
-            What follows a dash is the package's to read, as in ``"peaks-EDF"``.
-        generator: source of randomness where data or a split is drawn.
+            The package reads the part after a dash, as in ``"peaks-EDF"``.
+        generator: source of randomness for drawn data or splits.
 
     Raises:
-        UnknownNameError: If the word is no name and no path.
+        UnknownNameError: If it is neither a name nor a path.
         DataError: If the data cannot be read.
 
     Examples:

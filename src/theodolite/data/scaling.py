@@ -1,4 +1,4 @@
-"""How inputs are scaled, exactly as each paper does it.
+"""Scalings of inputs, as in each paper.
 
 A scaling is fitted on the training inputs and applied to both splits. Statistics are float64,
 scaled inputs float32 (float64 inputs stay float64).
@@ -41,7 +41,7 @@ SCALINGS: tuple[Scaling, ...] = (
     "unit_rows",
 )
 
-# Channel statistics of the CIFAR-10 training set on 0..255, as the ffcv example has them.
+# Channel statistics of the CIFAR-10 training set on 0..255, from the ffcv example.
 CIFAR_MEAN = (125.307, 122.961, 113.8575)
 CIFAR_STD = (51.5865, 50.847, 51.255)
 
@@ -51,7 +51,7 @@ def _floating(inputs: Tensor) -> Tensor:
 
 
 def unit_interval(pixels: Num[Tensor, "n *shape"], peak: int = 255) -> Float[Tensor, "n *shape"]:
-    """Pixels ``0 .. peak`` to [0, 1]; the 8x8 digits have ``peak = 16``.
+    """Scale pixels ``0 .. peak`` to [0, 1]; the 8x8 digits have ``peak = 16``.
 
     Examples:
         >>> unit_interval(torch.tensor([[0, 255]]))
@@ -61,7 +61,7 @@ def unit_interval(pixels: Num[Tensor, "n *shape"], peak: int = 255) -> Float[Ten
 
 
 def symmetric_range(pixels: Num[Tensor, "n *shape"], peak: int = 255) -> Float[Tensor, "n *shape"]:
-    """Pixels ``0 .. peak`` to [-1, 1]: ``x / 127.5 - 1`` for bytes.
+    """Scale pixels ``0 .. peak`` to [-1, 1]: ``x / 127.5 - 1`` for bytes.
 
     Examples:
         >>> symmetric_range(torch.tensor([[0, 255]]))
@@ -81,7 +81,7 @@ def channel_standardized(
     """Subtract a given mean and divide by a given standard deviation, per channel.
 
     Args:
-        images: channels first, on the scale that the statistics belong to (0..255).
+        images: images with channels first, on the scale of the statistics (0..255).
         mean: one number per channel.
         std: one positive number per channel.
 
@@ -110,10 +110,10 @@ def pixel_standardizer(training: Num[Tensor, "n *shape"]) -> Callable[[Tensor], 
               s^2 = \frac{1}{nd} \sum_i \|x_i - m\|^2
 
     Args:
-        training: inputs that fix :math:`m` and :math:`s`.
+        training: inputs that determine :math:`m` and :math:`s`.
 
     Returns:
-        The map, to be applied to training and test inputs alike.
+        The map, for training and test inputs.
 
     Raises:
         DomainError: If all training inputs are equal: there is no scale.
@@ -148,8 +148,9 @@ def image_standardized(images: Num[Tensor, "n *shape"]) -> Float[Tensor, "n *sha
 
     .. math:: v \mapsto \frac{v - \bar v}{\max(\operatorname{std}(v),\, 1/\sqrt N)}
 
-    over all :math:`N` values of an image, with the population standard deviation. Every image whose
-    deviation is at least :math:`1/\sqrt N` then has squared norm :math:`N`; a constant one is 0.
+    Mean and (population) standard deviation are over all :math:`N` values of an image. Every image
+    with a deviation of at least :math:`1/\sqrt N` then has squared norm :math:`N`. A constant image
+    becomes 0.
 
     Examples:
         >>> image_standardized(torch.tensor([[1.0, 3.0], [7.0, 7.0]]))
@@ -157,7 +158,7 @@ def image_standardized(images: Num[Tensor, "n *shape"]) -> Float[Tensor, "n *sha
                 [ 0.,  0.]])
 
     References:
-        [mehta2021], section 2; the floor is that of the authors' program.
+        [mehta2021], section 2; the lower bound of the deviation is from the authors' program.
     """
     values = _floating(images)
     answer = torch.empty_like(values)
@@ -187,17 +188,17 @@ def unit_rows(inputs: Num[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
 
 
 def scaled(dataset: Dataset, scaling: Scaling) -> Dataset:
-    """The data set with its inputs scaled; what depends on statistics uses the training inputs.
+    """The data set with scaled inputs; statistics come from the training inputs.
 
     Args:
-        dataset: raw pixels for ``"unit_interval"``, ``"symmetric"`` and ``"channels"``; anything
-            for ``"pixels"``, ``"images"`` and ``"unit_rows"``.
-        scaling: ``"unit_interval"`` and ``"unit_rows"`` are [imani2022]'s, ``"symmetric"`` is
-            [maennel2020]'s, ``"channels"`` [canatar2022]'s on CIFAR-10 (``"unit_interval"``
-            elsewhere), ``"pixels"`` [lou2022]'s and ``"images"`` [mehta2021]'s.
+        dataset: a data set with raw pixels for ``"unit_interval"``, ``"symmetric"`` and
+            ``"channels"``; any data set for ``"pixels"``, ``"images"`` and ``"unit_rows"``.
+        scaling: ``"unit_interval"`` and ``"unit_rows"`` (both [imani2022]), ``"symmetric"``
+            ([maennel2020]), ``"channels"`` ([canatar2022], for CIFAR-10 only), ``"pixels"``
+            ([lou2022]) or ``"images"`` ([mehta2021]).
 
     Raises:
-        DomainError: If a scaling of raw pixels meets inputs that are none any more.
+        DomainError: If a scaling of raw pixels gets inputs that are not raw pixels.
 
     Examples:
         >>> x, y = torch.tensor([[0, 51], [255, 0]]), torch.tensor([0, 1])

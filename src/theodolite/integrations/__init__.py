@@ -1,13 +1,13 @@
-"""Thin adapters to other people's training loops, trackers and benchmarks.
+"""Adapters to training loops, trackers and benchmarks of other packages.
 
 - ``theodolite.integrations.lightning.AlignmentCallback`` for a Lightning ``Trainer``
 - ``theodolite.integrations.transformers.AlignmentCallback`` for a Hugging Face ``Trainer``
-- ``TensorBoardTracker``, ``WandbTracker``, ``MLflowTracker``: settings, scalars per layer and
-  family, the report as an artifact; ``track`` sends them a whole run
-- ``MLflowSweep`` for many runs of one function: a run for the sweep, and one below it per point
+- ``TensorBoardTracker``, ``WandbTracker``, ``MLflowTracker``: they log settings, numbers per layer
+  and family, and the report; ``track`` sends a whole run to them
+- ``MLflowSweep`` for many runs of one function: one run for the sweep, one nested run per point
 - ``theodolite.integrations.similarity.SIMILARITIES`` for ReSi and similarity-repository
 
-Names load on first use, and each adapter imports its package when it is made.
+Names load on first use. Each adapter imports its package when it is created.
 """
 
 from importlib import import_module

@@ -14,16 +14,15 @@ __all__ = ["AlignmentCallback"]
 class _Hooks(Callback):
     """A Lightning callback that measures alignment while a model trains.
 
-    The numbers go to the trainer's own loggers, by ``family/measure/layer`` and optimizer step.
-    Only the first process measures; sharded parameters (FSDP) cannot be measured.
+    The numbers go to the trainer's loggers under ``family/measure/layer``, by optimizer step. Only
+    the first process measures. Sharded parameters (FSDP) cannot be measured.
 
     Args:
-        probe: inputs and targets to measure on, drawn once.
-        module: name of the sub-module to watch, e.g. ``"net"``; the LightningModule itself if
-            left out.
-        trackers: further places for the numbers and the report.
-        folder: where the history and ``report.html`` are written; nowhere if left out.
-        **options: of :class:`theodolite.Monitor`, e.g. ``every=100``.
+        probe: the probe set: inputs and targets, drawn once.
+        module: name of the sub-module to watch, e.g. ``"net"``; by default the LightningModule.
+        trackers: trackers that also get the numbers and the report.
+        folder: folder for the history and ``report.html``; by default nothing is written.
+        **options: options of :class:`theodolite.Monitor`, e.g. ``every=100``.
 
     Example::
 
@@ -35,14 +34,14 @@ class _Hooks(Callback):
         self.module = module
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin to watch, and measure before the first step."""
+        """Start the monitor, and measure before the first step."""
         if trainer.is_global_zero:
             loggers = [_Logger(logger) for logger in trainer.loggers]
             self._watch.start(pl_module.get_submodule(self.module), loggers)
             self._watch.step(trainer.global_step)
 
     def on_train_batch_end(self, trainer: Any, *_others: Any, **_more: Any) -> None:
-        """Measure if it is time."""
+        """Measure if a measurement is due."""
         if trainer.is_global_zero:
             self._watch.step(trainer.global_step)
 
@@ -53,7 +52,7 @@ class _Hooks(Callback):
 
 
 class _Logger:
-    """A logger of the trainer as a tracker; settings and files are the trainer's own."""
+    """A logger of the trainer as a tracker; the trainer logs its own settings and files."""
 
     def __init__(self, logger: Any) -> None:
         self.name, self._logger = type(logger).__name__, logger
@@ -69,7 +68,7 @@ class _Logger:
         """Nothing."""
 
     def close(self) -> None:
-        """Nothing; the trainer closes it."""
+        """Do nothing, because the trainer closes its loggers."""
 
 
 @cache

@@ -25,14 +25,14 @@ __all__ = [
 
 _DATABASE = "mlflow.db"
 _SQLITE = "sqlite:///"
-_MOST_METRICS, _MOST_PARAMETERS = 1000, 100  # in one request; the server refuses more
-_MOST_RUNS = 50_000  # in one answer
-_LONGEST = 500  # characters of a parameter
+_MOST_METRICS, _MOST_PARAMETERS = 1000, 100  # limits of the server for one request
+_MOST_RUNS = 50_000  # limit of the server for one answer
+_LONGEST = 500  # largest number of characters of a parameter
 _RETRIES = "MLFLOW_HTTP_REQUEST_MAX_RETRIES"
 
 
 def default_tracking_uri(folder: str | os.PathLike[str] = ".") -> str:
-    """What MLflow is set to (``MLFLOW_TRACKING_URI``), or else a SQLite file in the folder."""
+    """The address from MLflow's own setting (``MLFLOW_TRACKING_URI``), or a SQLite file."""
     mlflow = require_package("mlflow", "track")
     if mlflow.is_tracking_uri_set():
         return str(mlflow.get_tracking_uri())
@@ -40,7 +40,7 @@ def default_tracking_uri(folder: str | os.PathLike[str] = ".") -> str:
 
 
 def without_password(text: str) -> str:
-    """A text with the users and passwords of its addresses left out.
+    """A text without the users and passwords in its addresses.
 
     Examples:
         >>> without_password("no answer from http://me:secret@host:5000/path")
@@ -50,15 +50,15 @@ def without_password(text: str) -> str:
 
 
 class RunStore:
-    """Makes runs in an experiment, and adds numbers, parameters and files to them.
+    """Creates runs in an experiment, and adds numbers, parameters and files to them.
 
     Args:
-        tracking_uri: such as ``"sqlite:///runs.db"`` or the address of a server.
-        experiment: of new runs; created if it does not exist. That of a SQLite file keeps its
-            artifacts in a folder beside the file, wherever the process runs.
+        tracking_uri: address of a database or server, such as ``"sqlite:///runs.db"``.
+        experiment: experiment of new runs; created if it does not exist. With a SQLite file its
+            artifacts are in a folder beside the file.
 
     Raises:
-        TrackingError: If there is no such place; so does every method that needs it.
+        TrackingError: If the address does not work. Every method that needs it raises this too.
     """
 
     def __init__(self, tracking_uri: str, experiment: str = "theodolite") -> None:
@@ -68,15 +68,16 @@ class RunStore:
             self._client = mlflow.MlflowClient(tracking_uri)
 
     def start(self, name: str | None = None, tags: Mapping[str, str] | None = None) -> str:
-        """Make a run; its id."""
+        """Create a run; return its id."""
         with _explained(self.uri):
             run = self._client.create_run(self._experiment, run_name=name, tags=dict(tags or {}))
         return str(run.info.run_id)
 
     def tagged(self, tag: str, value: str, *, finished: bool = False) -> dict[str, str]:
-        """Name -> id of the runs with this tag, the latest of a name; only finished ones if asked.
+        """Name -> id of the latest run of each name with this tag.
 
-        A run that was interrupted while its numbers were sent is not finished.
+        With ``finished=True`` only finished runs count. A run that was interrupted while its
+        numbers were sent is not finished.
         """
         query = f"tags.`{tag}` = '{value}'" + " and status = 'FINISHED'" * finished
         with _explained(self.uri):
@@ -86,17 +87,17 @@ class RunStore:
         return {str(run.info.run_name): str(run.info.run_id) for run in runs}
 
     def reopen(self, run: str) -> None:
-        """Say that a run goes on."""
+        """Mark a run as running again."""
         with _explained(self.uri):
             self._client.update_run(run, status="RUNNING")
 
     def delete(self, run: str) -> None:
-        """Put a run where MLflow keeps the deleted ones."""
+        """Delete a run; MLflow keeps deleted runs in its trash."""
         with _explained(self.uri):
             self._client.delete_run(run)
 
     def log_numbers(self, run: str, values: Mapping[str, float], step: int = 0) -> None:
-        """Keep numbers; undefined ones are left out, as MLflow has no place for them."""
+        """Log numbers; undefined numbers are left out, because MLflow cannot store them."""
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
@@ -110,7 +111,7 @@ class RunStore:
                 self._client.log_batch(run, metrics=part)
 
     def log_parameters(self, run: str, values: Mapping[str, Any]) -> None:
-        """Keep settings as text; one that the run has already stays, as it cannot be changed."""
+        """Log settings as text; MLflow cannot change a setting that the run already has."""
         from mlflow.entities import Param
 
         with _explained(self.uri):
@@ -129,7 +130,7 @@ class RunStore:
             self._client.log_artifact(run, str(path))
 
     def end(self, run: str, status: str = "FINISHED") -> None:
-        """Say how a run ended: "FINISHED", "FAILED" or "KILLED"."""
+        """Set the final status of a run: "FINISHED", "FAILED" or "KILLED"."""
         with _explained(self.uri):
             self._client.set_terminated(run, status)
 
@@ -159,7 +160,7 @@ def _parts(items: Sequence[Any], most: int) -> Iterator[Sequence[Any]]:
 
 @contextmanager
 def _first_answer() -> Iterator[None]:
-    """A server that is not there is not asked for minutes, unless the user has said how often."""
+    """Ask an absent server twice, not for minutes, unless the user has set the retries."""
     if _RETRIES in os.environ:
         yield
         return
@@ -172,7 +173,7 @@ def _first_answer() -> Iterator[None]:
 
 @contextmanager
 def _explained(uri: str) -> Iterator[None]:
-    """Errors of MLflow, its database and its drivers as one of ours."""
+    """Convert errors of MLflow, its database and its drivers into a TrackingError."""
     try:
         yield
     except TrackingError:
@@ -189,16 +190,16 @@ _PARENT, _SWEEP = "mlflow.parentRunId", "theodolite.sweep"
 
 
 class MLflowTracker:
-    """Logs parameters, scalars by step, one request each, and the report as an artifact.
+    """Logs parameters, numbers (one request per step) and the report as an artifact.
 
     Args:
-        run_id: an existing run; the active one, or a new one, if left out.
-        tracking_uri: such as ``"sqlite:///runs.db"`` or ``"http://127.0.0.1:5000"``; if left out
-            what MLflow is set to, or else ``mlflow.db`` in the working directory.
-        experiment: of a new run; created if it does not exist.
+        run_id: id of an existing run; by default the active run, or a new one.
+        tracking_uri: address such as ``"sqlite:///runs.db"`` or ``"http://127.0.0.1:5000"``. By
+            default the address that MLflow is set to, or ``mlflow.db`` in the working directory.
+        experiment: experiment of a new run; created if it does not exist.
 
     Raises:
-        TrackingError: If there is no such place.
+        TrackingError: If the address does not work.
     """
 
     def __init__(
@@ -212,7 +213,7 @@ class MLflowTracker:
         if run_id is None and active is not None:
             run_id = active.info.run_id
         self._owned = run_id is None
-        if tracking_uri is None:  # an existing run lies where MLflow's own setting says
+        if tracking_uri is None:  # MLflow's own setting names the place of an existing run
             tracking_uri = default_tracking_uri() if self._owned else mlflow.get_tracking_uri()
         self._store = RunStore(tracking_uri, experiment)
         self.run_id: str = run_id or self._store.start()
@@ -236,22 +237,22 @@ class MLflowTracker:
 
 
 class MLflowSweep:
-    """A parent run for a sweep, and below it one run for each of its points.
+    """A parent run for a sweep, with one nested run for each of its points.
 
-    As a context it ends the parent run: failed where the block raises, killed where it is
+    As a context manager it ends the parent run: as failed if the block raises, as killed if it is
     interrupted.
 
     Args:
-        name: of the parent run.
-        tracking_uri: such as ``"sqlite:///runs.db"`` or the address of a server; if left out what
-            MLflow is set to, or else ``mlflow.db`` in the working directory.
-        experiment: created if it does not exist.
-        key: what is swept, and where its records are. A sweep that was interrupted goes on in the
-            run of the same key; if left out, there is always a new run.
-        parameters: of the parent run.
+        name: name of the parent run.
+        tracking_uri: address such as ``"sqlite:///runs.db"``. By default the address that MLflow is
+            set to, or ``mlflow.db`` in the working directory.
+        experiment: experiment of the runs; created if it does not exist.
+        key: identifies the sweep, for instance its study and its folder of records. An interrupted
+            sweep continues in the run with the same key. Without a key every sweep is a new run.
+        parameters: parameters of the parent run.
 
     Raises:
-        TrackingError: If there is no such place.
+        TrackingError: If the address does not work.
     """
 
     def __init__(
@@ -278,13 +279,13 @@ class MLflowSweep:
         return run
 
     def has_run(self, name: str) -> bool:
-        """Whether a run of the sweep is there, with all its numbers."""
+        """Whether the sweep has a run of this name with all its numbers."""
         return name in self._complete
 
     def log_run(
         self, name: str, parameters: Mapping[str, Any], numbers: Mapping[str, float]
     ) -> None:
-        """Keep one run of the sweep, in place of an earlier one of that name."""
+        """Log one run of the sweep; it replaces an earlier run of the same name."""
         run = self._store.start(name, {_PARENT: self.run_id})
         self._store.log_parameters(run, parameters)
         self._store.log_numbers(run, numbers)
@@ -321,5 +322,5 @@ def _tags(key: str) -> dict[str, str]:
 
 
 def _digest(key: str) -> str:
-    """Letters and digits only: a query cannot hold quotation marks of a path."""
+    """A digest of letters and digits, because a query cannot contain the quotes of a path."""
     return hashlib.sha256(key.encode()).hexdigest()[:32]

@@ -1,8 +1,8 @@
-"""Our measures as similarities of two representations, as two collections of others call them.
+"""Measures of Theodolite in the form that ReSi and similarity-repository expect.
 
-ReSi calls ``measure(R, Rp, shape) -> float``, similarity-repository ``measure(X, Y) -> float``; a
-:class:`Similarity` answers to both. Rows are the same examples in both representations, and the
-tangent features of :func:`theodolite.tangent_features` are a representation like any other.
+ReSi calls ``measure(R, Rp, shape) -> float``, similarity-repository ``measure(X, Y) -> float``. A
+:class:`Similarity` accepts both. Rows are the same examples in both representations. Tangent
+features (:func:`theodolite.tangent_features`) may be used as a representation.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,13 +26,13 @@ Shape = Literal["nd", "ntd", "nchw"]
 
 @dataclass(frozen=True)
 class Similarity:
-    """A measure of how alike two representations of the same examples are; larger is more alike.
+    """A similarity of two representations of the same examples; larger is more similar.
 
-    The attributes have the names that ReSi asks for.
+    The attributes have the names that ReSi requires.
 
     Args:
-        name: what it is registered as.
-        function: of features (n, d) and (n, e).
+        name: name in the registry.
+        function: function of features (n, d) and (n, e).
         is_symmetric: whether the order of the two matters.
 
     Examples:
@@ -59,7 +59,7 @@ class Similarity:
 
         Args:
             R: one representation.
-            Rp: another, of the same examples.
+            Rp: another representation of the same examples.
             shape: axes of both: ``"nd"``; ``"ntd"`` for tokens, each of which counts as an example;
                 ``"nchw"`` for maps, which are flattened.
 
@@ -77,7 +77,7 @@ def register(registry: Any = None) -> None:
     """Add all of them to similarity-repository, as ``theodolite/NAME``.
 
     Args:
-        registry: what has its ``register(id, function)``; the package ``similarity`` if not given.
+        registry: object with ``register(id, function)``; by default the package ``similarity``.
 
     Raises:
         ImportError: If that package is not installed.

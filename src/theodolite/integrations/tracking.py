@@ -1,6 +1,6 @@
-"""What trackers get: settings, a number per layer, family and measure at every step, a report.
+"""Trackers: settings, numbers per layer, family and measure at every step, and the report.
 
-TensorBoard and Weights & Biases are here; MLflow, which also keeps sweeps, has a file of its own.
+This file has TensorBoard and Weights & Biases. MLflow, which also logs sweeps, has its own file.
 """
 
 import math
@@ -30,7 +30,7 @@ _FOREIGN = re.compile(r"[^\w\-. /]")
 
 @runtime_checkable
 class Tracker(Protocol):
-    """A place that keeps settings, numbers by step, and files."""
+    """An object that logs settings, numbers by step, and files."""
 
     def log_parameters(self, values: Mapping[str, str]) -> None:
         """Keep the settings of a run; called once, before its numbers."""
@@ -47,7 +47,7 @@ class Tracker(Protocol):
 
 @runtime_checkable
 class Tracked(Protocol):
-    """A survey or a history: what has a run."""
+    """A survey or a history; both have a run."""
 
     @property
     def run(self) -> Run:
@@ -58,8 +58,8 @@ def scalars(record: Record, measures: Sequence[str] | None = None) -> dict[str, 
     """The numbers of one survey by ``family/measure/layer``; undefined ones are left out.
 
     Args:
-        record: of a survey, or one step of a history.
-        measures: only these; all of them if left out.
+        record: record of a survey, or of one step of a history.
+        measures: measures to include; all by default.
 
     Returns:
         Numbers by ``family/measure/layer``.
@@ -77,10 +77,10 @@ def scalars(record: Record, measures: Sequence[str] | None = None) -> dict[str, 
 
 
 def parameters(record: Record) -> dict[str, str]:
-    """How and on what a survey was made, by dotted names; what was not set is left out.
+    """Settings and data of a survey by dotted names, without unset ones.
 
     Args:
-        record: of a survey, or the head or one step of a history.
+        record: record of a survey, or of a history or one of its steps.
 
     Examples:
         >>> config = {"seed": 0, "sizes": {"kernel": 2000, "pairs": None}}
@@ -118,7 +118,7 @@ def track(
 
     Args:
         run: a survey, a history, or the folder of a saved one.
-        trackers: where to.
+        trackers: trackers that get the run.
         report: an HTML file to keep with the numbers.
 
     Raises:
@@ -190,7 +190,7 @@ class TensorBoardTracker:
     def log_parameters(self, values: Mapping[str, str]) -> None:
         """Keep the settings in the text tab."""
         lines = [f"{name} = {value}" for name, value in values.items()]
-        # Indented by four: a block that the tab shows as it is.
+        # The tab shows lines that are indented by four blanks unchanged.
         self._writer.add_text("theodolite/parameters", "\n".join(f"    {line}" for line in lines))
 
     def log(self, values: Mapping[str, float], step: int) -> None:
@@ -214,13 +214,13 @@ _STEP = "alignment/step"
 
 
 class WandbTracker:
-    """Logs settings, scalars with an axis of their own, and the report as an artifact.
+    """Logs settings, numbers with their own step axis, and the report as an artifact.
 
-    The run's step counter belongs to the training loop, which may be ahead: W&B drops numbers of
-    earlier steps. So the alignment numbers carry their step themselves.
+    The training loop owns the step counter of the run and may be ahead, and W&B drops numbers of
+    earlier steps. So the alignment numbers have their own step.
 
     Args:
-        run: what ``wandb.init`` gave.
+        run: result of ``wandb.init``.
     """
 
     def __init__(self, run: Any) -> None:
@@ -245,4 +245,4 @@ class WandbTracker:
         self.run.log_artifact(artifact)
 
     def close(self) -> None:
-        """Nothing waits here; the run belongs to the caller."""
+        """Do nothing, because the caller ends the run."""

@@ -17,12 +17,12 @@ class _Hooks(Callback):
     measured.
 
     Args:
-        probe: examples to measure on, drawn once: tensors, or a mapping as the model's collator
-            makes it (``input_ids``, ``attention_mask``, ``labels``).
-        trackers: get the numbers of each step when it is measured, and the report at the end.
-        folder: where the history and ``report.html`` are written; nowhere if left out.
-        **options: of :class:`theodolite.Monitor`, e.g. ``every=100``. ``budget=0.05`` is
-            recommended: it keeps measuring to 5 % of the time of all but short trainings.
+        probe: the probe set, drawn once: tensors, or a batch of the model's collator
+            (``input_ids``, ``attention_mask``, ``labels``).
+        trackers: trackers that get the numbers of each measured step, and the report at the end.
+        folder: folder for the history and ``report.html``; by default nothing is written.
+        **options: options of :class:`theodolite.Monitor`, e.g. ``every=100``. We recommend
+            ``budget=0.05``: except in short runs, measuring then takes at most 5 % of the time.
 
     Example::
 
@@ -31,13 +31,13 @@ class _Hooks(Callback):
     """
 
     def on_train_begin(self, _args: Any, state: Any, _control: Any, **others: Any) -> None:
-        """Begin to watch, and measure before the first step."""
+        """Start the monitor, and measure before the first step."""
         if state.is_world_process_zero:
             self._watch.start(unwrap(others["model"]))
             self._watch.step(state.global_step)
 
     def on_step_end(self, _args: Any, state: Any, _control: Any, **_others: Any) -> None:
-        """Measure if it is time; the last step is measured in full when training ends."""
+        """Measure if a measurement is due; the end of training measures the last step in full."""
         if state.is_world_process_zero and state.global_step < state.max_steps:
             self._watch.step(state.global_step)
 

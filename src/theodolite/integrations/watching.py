@@ -1,4 +1,4 @@
-"""A monitor that somebody else's training loop drives."""
+"""A monitor for the training loops of other packages."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,15 +17,15 @@ __all__ = ["Callback", "Watch"]
 
 
 class Watch:
-    """Opens a monitor when training starts, asks it at every step, closes it at the end.
+    """Opens a monitor when training starts, calls it at every step, closes it at the end.
 
     Args:
-        probe: inputs and targets to measure on.
-        trackers: get the settings, the numbers of each step when it is measured, and the report at
-            the end. The training goes on where one raises: a warning says so once, every step tries
-            again, and the end says what was not logged.
-        folder: where every step is written at once, and ``report.html`` at the end.
-        **options: of :class:`theodolite.Monitor`, e.g. ``every``, ``families``, ``loss``.
+        probe: the probe set: inputs and targets.
+        trackers: trackers that get the settings, the numbers of each measured step, and the report
+            at the end. If a tracker raises an error, the training goes on. One warning says so,
+            every step tries again, and the end names what was not logged.
+        folder: folder where every step is written at once, and ``report.html`` at the end.
+        **options: options of :class:`theodolite.Monitor`, e.g. ``every``, ``families``, ``loss``.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Watch:
 
     @property
     def history(self) -> History:
-        """What has been measured so far.
+        """All measurements so far.
 
         Raises:
             RuntimeError: Before training has started.
@@ -60,11 +60,11 @@ class Watch:
         return 0.0 if self.monitor is None else self.monitor.overhead
 
     def start(self, model: nn.Module, more: Sequence[Tracker] = ()) -> None:
-        """Begin to watch a model that is on its device.
+        """Start to watch a model, after it was moved to its device.
 
         Args:
-            model: what is trained.
-            more: trackers that only the training loop knows.
+            model: the model that is trained.
+            more: trackers of the training loop.
         """
         # Trainers call this in their first process only; other processes would not answer.
         alone = {"group": None} | dict(self.options.get("options") or {})
@@ -74,7 +74,7 @@ class Watch:
         self._latest = self._tracked = None
 
     def step(self, step: int) -> dict[str, float]:
-        """The numbers of this step; empty where it is not measured, or was before."""
+        """The numbers of this step; empty if it is not due or was measured before."""
         if self.monitor is None or step == self._latest:  # accumulating gradients
             return {}
         self._latest = step
@@ -85,10 +85,10 @@ class Watch:
         """Measure the last step in full, then write and send the report.
 
         Args:
-            step: its number, where it was not given before.
+            step: number of the last step, if :meth:`step` was not called for it.
 
         Returns:
-            The numbers of the last step that are new: it is measured in full.
+            The new numbers of the last step, which is measured in full.
         """
         if self.monitor is None:
             return {}
@@ -104,7 +104,7 @@ class Watch:
         return values
 
     def _write_report(self) -> Path | None:
-        """The page of the run; a disk that is full does not end the training."""
+        """Write the page of the run; a full disk does not end the training."""
         if self.monitor is None or self.monitor.folder is None:
             return None
         with self.monitor.budget.measuring():
@@ -115,7 +115,7 @@ class Watch:
                 return None
 
     def _send(self, record: Record) -> dict[str, float]:
-        """Numbers of a step that trackers do not have yet."""
+        """Send the numbers of a step that trackers do not have yet."""
         if self._tracked is None:
             for receiver in self._receivers:
                 receiver.get("the settings", receiver.tracker.log_parameters, parameters(record))
@@ -129,7 +129,7 @@ class Watch:
 
 
 class Callback:
-    """What the callbacks of trainers share; the arguments are those of :class:`Watch`."""
+    """The common part of the callbacks of trainers; its arguments are those of :class:`Watch`."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class Callback:
 
     @property
     def history(self) -> History:
-        """What has been measured so far."""
+        """All measurements so far."""
         return self._watch.history
 
     @property
@@ -153,15 +153,15 @@ class Callback:
         return self._watch.overhead
 
 
-_QUICK = 1.0  # seconds: errors that come sooner cost the training nothing
-_REST = 10  # times as long as an error took, the tracker is left alone
+_QUICK = 1.0  # seconds; faster errors do not delay the training noticeably
+_REST = 10  # pause after a slow error, in multiples of its duration
 
 
 class _Receiver:
-    """A tracker that may raise: a server that is away does not end the training, nor hold it up.
+    """A tracker that may raise errors. An absent server neither ends nor delays the training.
 
-    Some clients ask a server that is away for minutes. Such a tracker is then left alone for ten
-    times as long, so that it takes no more than a tenth of the time.
+    Some clients wait for an absent server for minutes. Such a tracker is then not called for ten
+    times as long, so that it takes at most a tenth of the time.
     """
 
     def __init__(self, tracker: Tracker) -> None:
@@ -171,14 +171,14 @@ class _Receiver:
         self._problem, self._alone_until = "", 0.0
 
     def get(self, what: str, call: Callable[..., None], *values: Any) -> None:
-        """Call the tracker; the first error is a warning, all of them are remembered."""
+        """Call the tracker; the first error gives a warning, and every error is recorded."""
         began = monotonic()
         if began < self._alone_until:
             self._missing[what] = None
             return
         try:
             call(*values)
-        except Exception as error:  # of a package, a network or a server that we do not know
+        except Exception as error:  # packages, networks and servers raise any kind of error
             took = monotonic() - began
             if took > _QUICK:
                 self._alone_until = began + took + _REST * took
@@ -191,7 +191,7 @@ class _Receiver:
             self._missing[what] = None
 
     def warn_of_missing(self) -> None:
-        """Say at the end what the tracker did not get."""
+        """Warn at the end of everything that the tracker did not get."""
         if self._missing:
             warn(
                 f"{self._name} did not get {listed(self._missing, most=6)} (last error: "

@@ -1,4 +1,4 @@
-"""Changes made to a network on purpose: how it starts, what is kept, scaled or frozen."""
+"""Changes to a user's network: initialisation, rescaling, freezing."""
 
 from theodolite.interventions.data_init import covariance_init_
 from theodolite.interventions.filters import (

@@ -46,31 +46,35 @@ def covariance_init_(
 ) -> nn.Module:
     r"""Give the filters of a network the covariance of its data, layer by layer.
 
-    With the leading eigenvectors :math:`e_k` of the covariance of what a layer's weights multiply
-    (inputs, patches), as many as the layer has filters, its filters are either
-    :math:`\pm\tau_k e_k`, one for each, or samples of
+    Let :math:`e_k` be the leading eigenvectors of the covariance of a layer's inputs (patches for a
+    convolution), as many as the layer has filters. Its filters are either :math:`\pm\tau_k e_k`,
+    one for each eigenvector, or samples of
 
     .. math:: w \sim N\Big(0, \sum_k \tau_k^2\, e_k e_k^\top\Big).
 
-    Eigenvectors fit the training set faster than He's initialisation, samples with ``tau="f2"``
-    more slowly; neither improves the test accuracy (benchmarks/README.md). Each layer sees the data
-    through the layers already set. Biases of the chosen layers become zero.
+    Networks with eigenvectors fit the training set faster than with He's initialisation, networks
+    with samples and ``tau="f2"`` more slowly. Neither improves the test accuracy
+    (benchmarks/README.md). Each layer gets the data through the layers that are already set. Biases
+    of the chosen layers become zero.
 
     Args:
-        model: any network; changed in place. It runs in evaluation mode here, so that batch norm
-            applies its running statistics (at the start: none).
+        model: any network; changed in place. It runs in evaluation mode, so that batch norm uses
+            its running statistics.
         images: examples as :func:`theodolite.survey` takes them; a few thousand are enough.
-        layers: which linear and convolutional layers; by default the convolutions, and in a
-            network without them all linear layers but the last.
-        filters: ``"eigenvectors"``; ``"sampled"``; or ``"auto"``, eigenvectors in every layer that
-            has no more filters than directions, samples in the others and for given covariances.
-        tau: strengths of the directions: ``"f1"``, ``"f2"``, ``"f3"``; numbers (fewer than
-            directions leave the rest out); or a function of the data's standard deviations along
-            all directions, e.g. a measured transfer function.
+        layers: the layers to fill; by default the convolutions or, in a network without them, all
+            linear layers except the last.
+        filters: ``"eigenvectors"``, ``"sampled"`` or ``"auto"``. ``"auto"`` uses eigenvectors in
+            every layer with no more filters than directions. It samples in other layers and for
+            given covariances.
+        tau: strengths of the directions: ``"f1"``, ``"f2"``, ``"f3"``, a list of numbers, or a
+            function. With fewer numbers than directions the others are left out. A function gets
+            the data's standard deviations along all directions; it may be a measured transfer
+            function.
         select: directions from the largest eigenvalue down (``"top"``) or from the smallest up.
         first: place of the first direction used, counted from 1; one number or one per layer.
-        covariances: covariances of weights to draw from instead, by layer: learned ones, say, from
-            :func:`theodolite.engine.weight_covariance`. Without ``layers`` these layers alone.
+        covariances: layer -> covariance of weights to draw from instead, for instance of learned
+            weights (:func:`theodolite.engine.weight_covariance`). Without ``layers`` only these
+            layers are filled.
         match_norms: give each new weight the Frobenius norm of the one that it replaces.
         generator: source of randomness.
 
@@ -90,8 +94,8 @@ def covariance_init_(
         True
 
     References:
-        [maennel2020], sections 2.4 and 2.5, tables 1 and 4. Differs from paper: norms are matched
-        and signs are random, neither of which it mentions; without the former three such layers do
+        [maennel2020], sections 2.4 and 2.5, tables 1 and 4. Differs from paper: we match norms and
+        draw random signs; the paper mentions neither. Without matched norms three such layers do
         not train.
     """
     require_choice(("auto", "sampled", "eigenvectors"), filters=filters)
@@ -115,7 +119,7 @@ def covariance_init_(
 def filters_from_eigenvectors(
     name: str, covariance: Tensor, along: Directions, **options: Any
 ) -> Tensor:
-    """Filters along eigenvectors; errors name the layer."""
+    """Filters along eigenvectors; an error names the layer."""
     try:
         return eigenvector_filters(covariance, along, **options)
     except ShapeError as error:
@@ -128,7 +132,7 @@ def first_of(first: int | Mapping[str, int], name: str) -> int:
 
 
 def _weight_covariance(covariance: Tensor, along: Directions, tau: Tau) -> Tensor:
-    """The sum of tau^2 e e^T; a function of sigma says itself which directions matter."""
+    """The sum of tau^2 e e^T; if tau is a function, it chooses the directions."""
     if callable(tau) and not isinstance(tau, str):
         along = Directions(len(covariance) - along.first + 1, along.select, along.first)
     values, vectors = along.of(covariance)
@@ -151,12 +155,12 @@ def initialize_layers_(
     """Replace the filters of the chosen layers, one after the other, and zero their biases.
 
     Args:
-        model: changed in place.
-        images: examples; None where all covariances are given.
-        layers: which; None for the convolutions, or all linear layers but the last to run.
-        given: covariances that are not measured.
-        make: makes the filters of a layer.
-        match_norms: give new weights the Frobenius norm of those that they replace.
+        model: the network; changed in place.
+        images: examples; None if all covariances are given.
+        layers: the layers to fill; None for the convolutions, or all linear layers except the last.
+        given: covariances that need not be measured.
+        make: function that makes the filters of a layer.
+        match_norms: give new weights the Frobenius norm of the replaced ones.
     """
     plain = unwrap(model)
     # Several passes are needed; an iterator allows one.
@@ -205,7 +209,7 @@ def _plan(
 
 
 def _default_layers(run: dict[str, nn.Module]) -> list[str]:
-    """Convolutions, as in the paper; without any, all that run but the last, which is the head."""
+    """Convolutions, as in the paper. Without convolutions, all layers that run except the head."""
     convolutions = [name for name, module in run.items() if isinstance(module, CONVOLUTIONS)]
     hidden = convolutions or list(run)[:-1]
     if not hidden:

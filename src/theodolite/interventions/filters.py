@@ -1,4 +1,4 @@
-"""Filters from a covariance: random ones that have it, or its eigenvectors times strengths tau."""
+"""Filters from a covariance: random samples of it, or its eigenvectors times strengths tau."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,8 +34,8 @@ _STARTS = {"f1": (1.0, 2.5), "f3": (3.0, 3.5)}
 def tau_curve(name: str, count: int) -> Float[Tensor, " count"]:
     """The curves of the paper for ``count`` directions, most important first.
 
-    ``f2`` is 1 everywhere; ``f1`` damps the leading direction strongly and ``f3`` less, then both
-    fall linearly from 4 in third place to 1 in the last.
+    ``f2`` is 1 everywhere. ``f1`` damps the first direction strongly, ``f3`` less. From the third
+    direction on both fall linearly from 4 to 1.
 
     Args:
         name: ``"f1"``, ``"f2"`` or ``"f3"``.
@@ -72,7 +72,7 @@ def tau_values(
         tau: a curve by name; numbers, one per direction; or a function of
             :math:`\sigma = \sqrt\lambda`, the data's standard deviations along the directions.
         eigenvalues: :math:`\lambda` of the chosen directions.
-        exact: numbers must be as many as directions; otherwise fewer leave the rest out.
+        exact: require as many numbers as directions; otherwise fewer numbers leave directions out.
 
     Raises:
         ShapeError: If the number of strengths does not fit.
@@ -115,7 +115,7 @@ def sample_filters(
     The covariance may be singular: filters stay in its range.
 
     Args:
-        covariance: :math:`\Sigma`, of learned filters or built from data.
+        covariance: :math:`\Sigma`, for instance of learned filters or of data.
         count: number of filters.
         generator: source of randomness.
 
@@ -146,19 +146,19 @@ def sample_filters(
             f"{values[-1].item():.3g} beside {values[0].item():.3g}; a covariance has none, "
             "was something else passed?"
         )
-    # What rounding leaves of a zero eigenvalue would let its root leak out of the range.
+    # The root of a rounded zero eigenvalue is not small: eigenvalues within rounding become zero.
     roots = torch.where(values > noise * peak, values, torch.zeros_like(values)).sqrt()
     return (_normal(count, len(values), generator).to(roots) * roots) @ vectors.mT
 
 
 @dataclass(frozen=True)
 class Directions:
-    """Which eigenvectors of a covariance, in which order.
+    """A choice of eigenvectors of a covariance, and their order.
 
     Args:
-        count: how many.
-        select: from the largest eigenvalues down, or from the smallest up.
-        first: place of the first one, counted from 1.
+        count: number of eigenvectors.
+        select: ``"top"`` for the largest eigenvalues first, otherwise the smallest first.
+        first: place of the first eigenvector, counted from 1.
     """
 
     count: int
@@ -203,8 +203,8 @@ def eigenvector_filters(
     On the data their outputs are uncorrelated, with variance :math:`\tau_k^2\lambda_k`.
 
     Args:
-        covariance: of what the weights multiply: inputs or patches.
-        directions: how many filters (the largest eigenvalues), or which ones.
+        covariance: covariance of the inputs or patches that the weights multiply.
+        directions: number of filters (for the largest eigenvalues), or a choice of eigenvectors.
         tau: strengths, see :func:`tau_curve`: a name, numbers, or a function of sigma.
         signs: ``"random"``; ``"+1"`` leaves them as the solver gives them; ``"largest"`` makes
             the entry of largest magnitude positive. With ReLU the two signs differ.

@@ -1,4 +1,4 @@
-"""Training of some layers only, the others at their initialisation."""
+"""Training of some layers; the others keep their initialisation."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,17 +28,17 @@ def freeze_except_(
 ) -> nn.Module:
     r"""Leave some layers trainable and freeze all other parameters.
 
-    With a noise scale s the trainable linear and convolutional layers are drawn anew from
-    :math:`N(0, s^2\,2/\text{fan-in})`, biases zero; frozen ones are not touched. With the head
-    alone trainable, features of all layers and the head's own tangent kernel stay as they are,
-    while those of hidden layers change through the head's weights. Batch norm keeps updating its
-    running statistics in training mode: put frozen norm layers into evaluation mode.
+    With a noise scale s the trainable linear and convolutional layers are drawn again from
+    :math:`N(0, s^2\,2/\text{fan-in})`, with zero biases. Frozen layers are not changed. If only the
+    head is trainable, the features of all layers and the tangent kernel of the head stay constant.
+    Tangent kernels of hidden layers change through the weights of the head. Batch norm updates its
+    running statistics in training mode, so put frozen norm layers into evaluation mode.
 
     Args:
         model: any network; changed in place.
         layers: names, patterns or a predicate; by default the head, the last linear or
             convolutional layer in order of registration.
-        noise_scale: :math:`s`; None leaves the weights as they are.
+        noise_scale: :math:`s`; None keeps the weights.
         generator: source of randomness.
 
     Returns:

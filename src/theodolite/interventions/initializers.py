@@ -53,8 +53,8 @@ def init_weight_(
     ``default``: uniform on :math:`\pm s/\sqrt{\text{fan-in}}`, as PyTorch does.
 
     Args:
-        weight: of a linear or convolutional layer, output axis first.
-        initializer: which distribution.
+        weight: weight of a linear or convolutional layer, output axis first.
+        initializer: name of the distribution.
         scale: :math:`s`, a factor of the standard deviation.
         generator: source of randomness; one of the CPU gives the same weights on every device.
 
@@ -90,7 +90,7 @@ def init_weight_(
 
 
 def _canvas(parameter: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Where to draw: on the generator's device, so that one seed means the same on every device."""
+    """A tensor on the device of the generator: one seed gives the same numbers on all devices."""
     if generator is None or generator.device.type == parameter.device.type:
         return parameter
     return torch.empty_like(parameter, device=generator.device)
@@ -107,8 +107,8 @@ def initialize_(
     ``"default"`` draws biases as PyTorch does, uniform within the inverse root of the fan-in.
 
     Args:
-        model: whose ``nn.Linear`` and convolutions are filled, in order of registration.
-        initializer: which distribution.
+        model: the network; its ``nn.Linear`` and convolutions are filled in order of registration.
+        initializer: name of the distribution.
         scale: one factor for all layers, or one per layer.
         generator: source of randomness.
 
@@ -152,12 +152,13 @@ def scale_init_(
 ) -> nn.Module:
     r"""Draw the first layer from :math:`N(0, \sigma^2)`, all others Glorot uniform; biases zero.
 
-    With generators of one seed, networks of two sigmas differ by a factor of the first layer alone.
+    With the same seed, networks with two values of sigma differ only by a factor of the first
+    layer.
 
     Args:
         model: any network; its linear and convolutional layers are changed in place.
         sigma: standard deviation of the scaled weights.
-        layers: which layers carry sigma; by default the first in order of registration.
+        layers: layers that are drawn with sigma; by default the first in order of registration.
         generator: source of randomness.
 
     Returns:

@@ -68,7 +68,7 @@ def head_name(model: nn.Module, head: str | None = None) -> str:
 def running_order(
     model: nn.Module, inputs: Any, names: list[str]
 ) -> dict[str, list[tuple[int, ...]]]:
-    """Shapes of what each layer receives, layers in the order of their first call.
+    """Shapes of the inputs of each layer, in the order of the first calls.
 
     Only layers that are called appear; one that is called twice has two shapes.
     """
@@ -115,7 +115,7 @@ def set_filters_(module: nn.Module, rows: Float[Tensor, "F d"]) -> None:
 
 
 def standard_parameters(name: str, module: nn.Module) -> tuple[nn.Parameter, nn.Parameter | None]:
-    """Weight and bias of a layer whose fans the initialisers know.
+    """Weight and bias of a layer whose fan-in and fan-out the initialisers know.
 
     Raises:
         DomainError: If it is another kind of layer, or its weight is computed from others.

@@ -27,7 +27,7 @@ _TOLERANCE = {torch.float64: 1e-9}
 def layer_norms(model: nn.Module, *, order: int = 2, bias: bool = True) -> dict[str, float]:
     """The norm of the parameters of each linear and convolutional layer.
 
-    Keep those of the initialisation, and give them to :func:`rescale_to_` after training.
+    Keep the norms of the initialisation, and pass them to :func:`rescale_to_` after training.
 
     Args:
         model: any network.
@@ -68,11 +68,11 @@ def rescale_to_(
 ) -> nn.Module:
     r"""Multiply each layer by a constant, so that it has the norm of the reference's layer.
 
-    ``keep="norms"`` multiplies weight and bias of layer l by :math:`c_l`, the ratio of norms over
-    both: the rule of the paper. Predictions stay as they are only where biases are zero and
-    activations are positively homogeneous. ``keep="predictions"`` takes :math:`c_l` from the
-    weights alone and sets :math:`b_l \leftarrow (c_1\cdots c_l)\,b_l`: all logits of a ReLU
-    network are then multiplied by one positive number. Norm layers and slopes are left alone.
+    ``keep="norms"`` is the rule of the paper. It multiplies weight and bias of layer l by
+    :math:`c_l`, the ratio of the norms of both together. Predictions stay the same only if biases
+    are zero and activations are positively homogeneous. ``keep="predictions"`` takes :math:`c_l`
+    from the weights alone and sets :math:`b_l \leftarrow (c_1\cdots c_l)\,b_l`. All logits of a
+    ReLU network are then multiplied by one positive number. Normalisation layers do not change.
 
     Args:
         model: a chain of layers; changed in place.
@@ -81,8 +81,8 @@ def rescale_to_(
         keep: ``"norms"`` or ``"predictions"``.
         layers: which layers get new norms; by default those of the reference.
         order: 2, or 1 for sums of absolute values.
-        inputs: a few examples, on which paths are followed and predictions are compared; needed
-            unless the model is an ``nn.Sequential``.
+        inputs: a few examples, to follow paths and to compare predictions. They are needed unless
+            the model is an ``nn.Sequential``.
 
     Returns:
         The model.
@@ -102,8 +102,8 @@ def rescale_to_(
         True
 
     References:
-        [maennel2020], section 1.1, appendix A.4 and A.9. Differs from paper: it asserts that
-        the first rule keeps predictions, which holds for zero biases only.
+        [maennel2020], section 1.1, appendix A.4 and A.9. Differs from paper: the paper says that
+        the first rule keeps predictions. This holds only for zero biases.
     """
     require_choice(("norms", "predictions"), keep=keep)
     plain = unwrap(model)
@@ -210,10 +210,10 @@ _HOMOGENEOUS: tuple[type[nn.Module], ...] = (
 
 
 def _chain_order(model: nn.Module, inputs: Any = None) -> list[str]:
-    """Names of the layers with weights, in the order in which they run, in a network of one path.
+    """Names of the layers with weights in a network with one path, in order of execution.
 
-    Nested ``nn.Sequential`` of modules that call no others need no run; of any other network the
-    path is followed backward through one forward pass.
+    Nested ``nn.Sequential`` modules need no run. For other networks the path is followed backwards
+    through one forward pass.
 
     Args:
         model: the network.

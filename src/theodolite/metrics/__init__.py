@@ -1,10 +1,10 @@
-"""Some measures batch by batch, as ``torchmetrics.Metric``: states of fixed size, exact results.
+"""Some measures as ``torchmetrics.Metric``, batch by batch: states of fixed size, exact results.
 
-The formulas and all other measures are in ``theodolite.measures``, for arrays of all examples.
+``theodolite.measures`` has the formulas and all other measures, for arrays of all examples.
 
-The value is that of the whole stream at once, whatever the batches, their order and the number of
-processes. States are float64 sums about the mean of each process's first batch (or triangles of a
-QR decomposition); merging rebases them, so that large means cost no digits.
+A metric gives the value of the whole stream, for any batches, any order and any number of
+processes. States are float64 sums about the mean of each process's first batch, or triangles of a
+QR decomposition. Merging moves them to one mean, so that large means cost no digits.
 """
 
 from theodolite.metrics._cka import PairCKA, TargetCKA

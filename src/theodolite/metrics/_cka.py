@@ -1,4 +1,4 @@
-"""Centred kernel alignment over a whole data set, exact, from sums that never hold the data."""
+"""Exact centred kernel alignment over a whole data set, from sums of fixed size."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -30,10 +30,10 @@ _FIELDS = len(fields(HsicSums))
 
 @dataclass(frozen=True)
 class CkaSums:
-    """Sums of one pair of feature sets, of each with itself, and the rounding of their dtype."""
+    """Sums over one pair of feature sets and over each with itself; rounding of their dtype."""
 
     cross: HsicSums
-    own: tuple[HsicSums, ...]  # of the first, and of the second where it is no set of labels
+    own: tuple[HsicSums, ...]  # of the first set, and of the second unless it has labels
     eps: Float[Tensor, ""]
 
     def __add__(self, other: "CkaSums") -> "CkaSums":
@@ -43,7 +43,7 @@ class CkaSums:
         return CkaSums(self.cross + other.cross, own, torch.maximum(self.eps, other.eps))
 
     def cka(self, second: HsicSums, defined: Tensor, debiased: bool) -> Tensor:
-        """The ratio, where both sides are defined."""
+        """The ratio; nan unless both sides are defined."""
         eps = float(self.eps)
         products = HsicSums.products(self.cross, self.own[0], second)
         return cka_from_products(products, debiased=debiased, eps=eps, defined=defined)[0, 1]
@@ -55,9 +55,9 @@ def target_sums(
     zero: Float[Tensor, " k"],
     shift: Float[Tensor, " d"] | None,
 ) -> CkaSums:
-    """Sums of features with one-hot labels and with themselves; without a shift, about the mean.
+    """Sums of features with one-hot labels and with themselves, by default about the mean.
 
-    ``zero`` is the shift of the labels: always the same tensor, so that batches add as they are.
+    ``zero`` is the shift of the labels. It is always the same tensor, so that batches add up.
     """
     center = double(features.double().mean(0) if shift is None else shift)
     parts = []
@@ -129,14 +129,14 @@ def label_sums(counts: Tensor) -> HsicSums:
 
 
 def _rounding(*features: Tensor) -> Tensor:
-    """Unit round-off of the coarsest input; half types count as float32, as in the measures."""
+    """Rounding unit of the input with the fewest digits; half types count as float32."""
     single = torch.finfo(torch.float32).eps
     like = double(features[0][:0])
     return like.new_tensor(min(single, eps_of(*features)))
 
 
 class _StreamingCKA(StreamingMetric[CkaSums]):
-    """What both metrics share: the estimator and the layout of the state."""
+    """The common parts of both metrics: the estimator and the layout of the state."""
 
     higher_is_better = True
 
@@ -167,8 +167,8 @@ class TargetCKA(_StreamingCKA):
     .. math:: \frac{\langle HKH, HLH\rangle}{\|HKH\|_F\,\|HLH\|_F},\qquad
               K = FF^\top,\; L = YY^\top
 
-    or its debiased estimator. Exact for the whole stream: the same value for any batches, order
-    and number of processes, not an average over batches. State: O(d² + k d).
+    The default is the debiased estimator. The value is exact for the whole stream, not an average
+    over batches: the same for any batches, order and number of processes. State: O(d² + k d).
 
     Range: [-1, 1]; biased: [0, 1].
     Undefined (``nan``): features constant up to rounding; one class; debiased: fewer than four
@@ -176,7 +176,7 @@ class TargetCKA(_StreamingCKA):
 
     Args:
         num_classes: Number of classes :math:`k`.
-        debiased: The debiased estimator, or the plug-in one.
+        debiased: Use the debiased estimator; False uses the plug-in form.
         kwargs: Keywords of ``torchmetrics.Metric``.
 
     Examples:
@@ -196,7 +196,7 @@ class TargetCKA(_StreamingCKA):
         self.num_classes = num_classes
 
     def update(self, features: Real[Tensor, "n d"], labels: Integer[Tensor, " n"]) -> None:
-        """Add some examples; none at all is allowed."""
+        """Add some examples; the batch may be empty."""
         require_tensors(features=features, labels=labels)
         require_axes(2, features=features)
         require_same_length(features=features, labels=labels)
@@ -214,7 +214,7 @@ class TargetCKA(_StreamingCKA):
         self._absorb(seen, batch)
 
     def compute(self) -> Float[Tensor, ""]:
-        """CKA of all examples seen."""
+        """CKA of all examples so far."""
         seen = self._statistics()
         if seen is None:
             return self._undefined()
@@ -230,15 +230,15 @@ class PairCKA(_StreamingCKA):
     .. math:: \frac{\langle HKH, HLH\rangle}{\|HKH\|_F\,\|HLH\|_F},\qquad
               K = FF^\top,\; L = GG^\top
 
-    or its debiased estimator. Exact for the whole stream: the same value for any batches, order
-    and number of processes, not an average over batches. State: O((d + e)²).
+    The default is the debiased estimator. The value is exact for the whole stream, not an average
+    over batches: the same for any batches, order and number of processes. State: O((d + e)²).
 
     Range: [-1, 1]; biased: [0, 1].
     Undefined (``nan``): features constant up to rounding; debiased: fewer than four examples, or
         all pairs of examples equally similar.
 
     Args:
-        debiased: The debiased estimator, or the plug-in one.
+        debiased: Use the debiased estimator; False uses the plug-in form.
         kwargs: Keywords of ``torchmetrics.Metric``.
 
     Examples:
@@ -253,7 +253,7 @@ class PairCKA(_StreamingCKA):
     """
 
     def update(self, features_a: Real[Tensor, "n d"], features_b: Real[Tensor, "n e"]) -> None:
-        """Add some examples; none at all is allowed."""
+        """Add some examples; the batch may be empty."""
         require_tensors(features_a=features_a, features_b=features_b)
         require_axes(2, features_a=features_a, features_b=features_b)
         require_same_length(features_a=features_a, features_b=features_b)
@@ -270,7 +270,7 @@ class PairCKA(_StreamingCKA):
         self._absorb(seen, batch)
 
     def compute(self) -> Float[Tensor, ""]:
-        """CKA of all examples seen."""
+        """CKA of all examples so far."""
         seen = self._statistics()
         if seen is None:
             return self._undefined()

@@ -1,9 +1,9 @@
 """Alignment of a stream of features with its labels, by Gram matrices or by triangles.
 
-A group is the whole stream, or one class when tasks between pairs of classes are wanted. A task
-gives each class a row of target values. From the statistics follows a *factor* of the task: a few
-rows ``[R, z]`` with the same inner products as all rows ``[features, targets]``, whose singular
-values and projections are therefore those of the task.
+A group is the whole stream or, for tasks between pairs of classes, one class. A task gives each
+class a row of target values. The statistics give a *factor* of the task: a few rows ``[R, z]`` with
+the same inner products as all rows ``[features, targets]``. The factor therefore has the singular
+values and projections of the task.
 """
 
 from collections.abc import Iterator, Sequence
@@ -46,7 +46,7 @@ from theodolite.metrics._streaming import (
 )
 
 _EPS = torch.finfo(torch.float64).eps
-_FLOOR = 3e-7  # of the largest singular value: float64 Gram matrices resolve nothing below
+_FLOOR = 3e-7  # times the largest singular value: float64 Gram matrices resolve nothing below
 Method = Literal["auto", "gram", "qr"]
 Scale = Literal["absolute", "normalized", "relative"]
 _GRID_POINTS = 200  # of the measure's default grid
@@ -54,7 +54,7 @@ _GRID_POINTS = 200  # of the measure's default grid
 
 @dataclass(frozen=True)
 class RowFactor:
-    """Rows that stand for a task, and the singular value below which they know nothing."""
+    """Rows that represent a task, and the smallest singular value that they resolve."""
 
     features: Float[Tensor, "r d"]
     targets: Float[Tensor, "r c"]
@@ -96,7 +96,7 @@ class GroupGrams:
         return cls(class_counts(labels, center, classes), center, totals, scatters)
 
     def rebase(self, shift: Float[Tensor, " d"]) -> "GroupGrams":
-        """The same rows, about another shift."""
+        """The same statistics, about another shift."""
         require_same_shape(shift=shift, own=self.shift)
         if shift is self.shift:
             return self
@@ -110,7 +110,7 @@ class GroupGrams:
         return GroupGrams(self.counts, shift, totals, self.scatters + cross + cross.mT + square)
 
     def __add__(self, other: "Groups") -> "Groups":
-        """Statistics of both sets of examples together; triangles win."""
+        """Statistics of both sets of examples together; triangles if one side has triangles."""
         if isinstance(other, GroupTriangles):
             return other + self
         moved = other.rebase(self.shift)
@@ -171,7 +171,7 @@ class GroupGrams:
         )
 
     def triangles(self) -> "GroupTriangles":
-        """The same statistics as triangles, for what is to come; see :class:`GroupTriangles`."""
+        """The same statistics as triangles, for later batches; see :class:`GroupTriangles`."""
         classes, width = len(self.counts), len(self.shift)
         empty = GroupTriangles.empty((classes, len(self.scatters)), width, self.shift.device)
         stack = list(empty.stack)
@@ -196,7 +196,7 @@ class GroupTriangles:
 
     @classmethod
     def empty(cls, groups: tuple[int, int], width: int, device: torch.device) -> "GroupTriangles":
-        """Before the first row; ``groups`` are the numbers of classes and of groups."""
+        """Statistics of no rows; ``groups`` are the numbers of classes and of groups."""
         classes, count = groups
         size = width + (classes if count == 1 else 1)
         triangle = TriangularState.empty(size, device).triangle
@@ -277,15 +277,15 @@ class RepresentationAlignment(StreamingMetric[Groups]):
 
     .. math:: A(\Phi, Y, \tau) = \sum_{i:\,\sigma_i \ge \tau} \|u_i^\top Y\|^2
 
-    with one-hot :math:`Y`, or, with ``pairs``, the labels +1 and -1 of every pair of classes, all
-    from one pass. With its defaults this is
+    Here :math:`Y` is one-hot. With ``pairs`` it has the labels +1 and -1 of every pair of classes,
+    all from one pass. With its defaults this is
     :func:`~theodolite.measures.representation.alignment_curve` of the whole stream. A bias column
     is appended by :func:`~theodolite.measures.representation.prepare_features`.
 
     Statistics are float64 Gram matrices about the first batch's mean, O(d²) (with pairs O(k d²)).
-    As soon as the smallest threshold falls below what these resolve to 1e-9, the stream continues
-    as triangles of a QR decomposition, which resolve everything and cost a few times as much;
-    ``route`` says what was used.
+    If they do not resolve the smallest threshold to 1e-9, the stream continues with triangles of a
+    QR decomposition. Triangles resolve all thresholds and take a few times as long. ``route`` names
+    the statistics in use.
 
     Range: [0, n]; [0, 1] in the scales ``"normalized"`` and ``"relative"``.
     Undefined (``nan``): before the first example; pairs with an absent class; thresholds that the
@@ -344,17 +344,17 @@ class RepresentationAlignment(StreamingMetric[Groups]):
 
     @property
     def class_pairs(self) -> list[tuple[int, int]]:
-        """The pairs of classes behind the rows of the value, with ``pairs``."""
+        """With ``pairs``: the pair of classes of each row of the value."""
         return list(combinations(range(self.num_classes), 2))
 
     @property
     def route(self) -> str:
-        """How the examples seen so far are held: ``"gram"`` or ``"qr"``; ``"none"`` before them."""
+        """The statistics in use: ``"gram"`` or ``"qr"``; ``"none"`` before the first example."""
         seen = self._statistics()
         return "none" if seen is None else _route(seen)
 
     def update(self, features: Real[Tensor, "n d"], labels: Integer[Tensor, " n"]) -> None:
-        """Add some examples; none at all is allowed."""
+        """Add some examples; the batch may be empty."""
         require_tensors(features=features, labels=labels)
         require_axes(2, features=features)
         require_same_length(features=features, labels=labels)
@@ -368,7 +368,7 @@ class RepresentationAlignment(StreamingMetric[Groups]):
         self._keep(self._extended(seen, rows, labels))
 
     def _extended(self, seen: Groups | None, features: Tensor, labels: Tensor) -> Groups:
-        """Statistics with one more batch, as triangles once thresholds ask for them."""
+        """Statistics with one more batch, as triangles if a threshold requires them."""
         groups = (self.num_classes, self.num_classes if self.pairs else 1)
         if seen is None and self.method == "qr":
             seen = GroupTriangles.empty(groups, features.shape[1], double(features[:0]).device)
@@ -381,7 +381,7 @@ class RepresentationAlignment(StreamingMetric[Groups]):
         total = batch if seen is None else seen + batch
         if not isinstance(total, GroupGrams) or not self._too_fine(total):
             return total
-        # What was summed before still resolves the threshold; this batch goes in by QR.
+        # The earlier sums resolve the threshold; this batch is added by QR.
         empty = GroupTriangles.empty(groups, features.shape[1], batch.shift.device)
         before = empty if seen is None else seen.triangles()
         return before.extend(features, labels)
@@ -406,7 +406,7 @@ class RepresentationAlignment(StreamingMetric[Groups]):
         """Singular values and projections of the one-hot labels, for areas and theory.
 
         Raises:
-            DomainError: If the metric is one of pairs, or has seen nothing.
+            DomainError: If the metric has ``pairs``, or no example was added.
         """
         seen = self._statistics()
         if seen is None or self.pairs:
@@ -445,8 +445,8 @@ class RepresentationAlignment(StreamingMetric[Groups]):
         return float(positive.min()) if len(positive) else float("inf")
 
     def _to_tensors(self, statistics: Groups) -> Sequence[Tensor]:
-        # The threshold marks the state as this metric's: a MetricCollection lets metrics of equal
-        # states share one update, and one of a finer threshold must change its route by itself.
+        # A MetricCollection lets metrics of equal states share one update. The threshold makes
+        # states differ, because a metric with a finer threshold changes its route earlier.
         mark = statistics.counts.new_tensor([self._smallest(), self.rows == "unit"])
         if isinstance(statistics, GroupTriangles):
             return statistics.counts, statistics.stack, mark
@@ -465,7 +465,7 @@ def _route(seen: Groups) -> Literal["gram", "qr"]:
 def _projections(seen: Groups, members: Sequence[int], targets: Tensor) -> LabelProjections:
     factor = seen.factor(members, targets)
     count = int(seen.counts[list(members)].sum())
-    # The tolerance of the rank grows with the examples behind these few rows.
+    # The tolerance of the rank grows with the number of examples, not of these rows.
     eps = _EPS * max(count, factor.features.shape[1]) / max(factor.features.shape)
     found = svd_projections(factor.features, factor.targets, eps)
     return replace(found, count=count, route=_route(seen), resolved_above=factor.resolved_above)

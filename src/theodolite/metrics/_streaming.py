@@ -1,8 +1,7 @@
-"""The one way in which every metric here keeps, merges and reduces its statistics.
+"""How all metrics of this package store, merge and reduce their statistics.
 
-A metric's state must survive being concatenated with the states of other processes, some of which
-have seen nothing. A packed block says how long it is and what is in it, so that any concatenation
-of blocks can be taken apart again.
+The states of processes are concatenated; some of them may be empty. A packed block contains its
+length and layout, so that any concatenation of blocks can be split again.
 """
 
 from abc import abstractmethod
@@ -20,11 +19,11 @@ from theodolite.checks import require_finite
 from theodolite.errors import DtypeError, ShapeError
 from theodolite.linalg import double
 
-S = TypeVar("S")  # statistics of some examples; ``+`` gives those of two groups together
+S = TypeVar("S")  # statistics of some examples; ``+`` joins those of two groups
 
 
 def pack(tensors: Sequence[Tensor]) -> Tensor:
-    """One float64 vector: its length, that of the header, all shapes, all entries."""
+    """One float64 vector: its length, the length of the header, all shapes, all entries."""
     shapes = [tensor.shape for tensor in tensors]
     head = _header(shapes, tensors[0].device)
     return torch.cat([head, *(tensor.reshape(-1) for tensor in tensors)])
@@ -59,14 +58,14 @@ def _split(entries: Tensor, header: list[int]) -> list[Tensor]:
 
 
 class StreamingMetric(Metric, Generic[S]):
-    """A metric whose state is a few float64 sums, whatever the number of examples.
+    """A metric whose state is a few float64 sums, for any number of examples.
 
-    The state is a list of packed blocks of statistics, each about the shift of its own first
-    batch. Processes exchange blocks by concatenation, which works for any number of processes and
-    for processes that saw no example; the reader of the state rebases the blocks to one shift and
-    adds them. Half-precision and float32 input is converted exactly and summed in float64.
+    The state is a list of packed blocks of statistics, each about the shift of its own first batch.
+    Processes exchange blocks by concatenation. This works for any number of processes, also if some
+    have no examples. The reader of the state moves the blocks to one shift and adds them. Half
+    precision and float32 inputs are converted exactly and summed in float64.
 
-    Values are float64. As with every torchmetrics metric, a value of one entry comes back 0-d.
+    Values are float64. As in every torchmetrics metric, a single value is a 0-d tensor.
     """
 
     is_differentiable = False
@@ -81,7 +80,7 @@ class StreamingMetric(Metric, Generic[S]):
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of the state, always: a process without data sends an empty vector of this dtype."""
+        """The dtype of the state; a process without data sends an empty vector of this dtype."""
         return torch.float64
 
     @abstractmethod
@@ -93,10 +92,10 @@ class StreamingMetric(Metric, Generic[S]):
         """The statistics of one block."""
 
     def _statistics(self) -> S | None:
-        """Statistics of all examples seen; None before the first."""
+        """Statistics of all examples so far; None before the first."""
         blocks = self.blocks if isinstance(self.blocks, list) else [self.blocks]
         if self._latest is not None and len(blocks) == 1 and blocks[0] is self._latest[0]:
-            return self._latest[1]  # packed last by this metric: no need to take it apart
+            return self._latest[1]  # this metric packed it last, so it need not be unpacked
         parts = [self._from_tensors(part) for block in blocks for part in unpack(block)]
         merged: S | None = reduce(add, parts) if parts else None
         return merged
@@ -107,7 +106,7 @@ class StreamingMetric(Metric, Generic[S]):
         self._latest = (block, statistics)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what can be read from the state again."""
+        """The state without cached values."""
         return {**super().__getstate__(), "_latest": None}
 
     def _compact(self) -> None:
@@ -126,7 +125,7 @@ class StreamingMetric(Metric, Generic[S]):
         """Add the examples of another metric of the same kind, or of its state.
 
         Raises:
-            ShapeError: If the other saw another width, or has other options; nothing is changed.
+            ShapeError: If the other metric has another width or other options; nothing is changed.
         """
         before = self.blocks
         super().merge_state(incoming_state)
@@ -138,12 +137,12 @@ class StreamingMetric(Metric, Generic[S]):
                 "expected the state of a metric of the same options over features of the same "
                 f"width ({error}); use one metric per layer, built alike everywhere"
             ) from error
-        self._computed = None  # the base class would answer with the value before the merge
-        self._update_count += 1  # and would warn that nothing was seen yet
+        self._computed = None  # otherwise the base class returns the value before the merge
+        self._update_count += 1  # otherwise the base class warns of a metric without updates
 
 
 def require_tensors(**tensors: object) -> None:
-    """Each is a tensor, as everywhere in torchmetrics."""
+    """Check that each argument is a tensor, as everywhere in torchmetrics."""
     for name, value in tensors.items():
         if not isinstance(value, Tensor):
             raise DtypeError(
@@ -159,13 +158,13 @@ def floating(tensor: Tensor) -> Tensor:
 
 
 def require_finite_sums(sums: Tensor, **tensors: Tensor) -> None:
-    """Finite rows, judged by sums over them; the rows are searched only to name the culprit."""
+    """Check that rows are finite, by sums over them; an error searches the rows for the entry."""
     if not bool(sums.isfinite().all()):
         require_finite(**tensors)
 
 
 def require_width(expected: int | None, **tensors: Tensor) -> None:
-    """As many columns as the batches before had; None where there were none, then at least one."""
+    """Check that there are as many columns as in earlier batches; None: at least one."""
     for name, tensor in tensors.items():
         if expected is None and tensor.shape[1] == 0:
             raise ShapeError(

@@ -1,4 +1,4 @@
-"""Omega of vectors within classes and over all pairs, and covariances of rows, streamed."""
+"""Streaming metrics: Omega of vectors within classes and over all pairs, covariances of rows."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -74,7 +74,7 @@ class VectorAlignment(StreamingMetric[VectorMoments]):
         self.zero = zero
 
     def update(self, vectors: Real[Tensor, "n *d"], labels: Integer[Tensor, " n"]) -> None:
-        """Add some vectors, flattened after axis 0, with their classes; none is allowed."""
+        """Add some vectors, flattened after axis 0, with their classes; the batch may be empty."""
         require_tensors(vectors=vectors, labels=labels)
         require_same_length(vectors=vectors, labels=labels)
         if vectors.ndim < 2:
@@ -89,7 +89,7 @@ class VectorAlignment(StreamingMetric[VectorMoments]):
         self._keep(batch if seen is None else seen + batch)
 
     def compute(self) -> Float[Tensor, "..."]:
-        """The chosen part: k values, or one."""
+        """The chosen part: k values or one value."""
         seen = self._statistics()
         if seen is None:
             shape = (self.num_classes,) if self.part == "class" else ()
@@ -125,8 +125,8 @@ class CovarianceState(StreamingMetric[Moments]):
     Undefined (``nan``): before the first row, or with ``n <= ddof``.
 
     Args:
-        centered: About the mean; False for the second moment about zero.
-        ddof: Subtracted from the number of rows.
+        centered: Whether to subtract the mean; False gives the second moment about zero.
+        ddof: Number that is subtracted from the number of rows.
         kwargs: Keywords of ``torchmetrics.Metric``.
 
     Examples:
@@ -146,7 +146,7 @@ class CovarianceState(StreamingMetric[Moments]):
         self.ddof = ddof
 
     def update(self, rows: Real[Tensor, "n d"]) -> None:
-        """Add some rows; none at all is allowed."""
+        """Add some rows; the batch may be empty."""
         require_tensors(rows=rows)
         require_axes(2, rows=rows)
         if len(rows) == 0:

@@ -1,6 +1,6 @@
-"""Predictions from formulas: numbers in, numbers out, each with the domain where it holds.
+"""Predictions from formulas. Each says for which arguments it holds.
 
-One module per theory; functions are reached through it, e.g.
+Each theory is a module. Call its functions through it, e.g.
 ``theory.infinite_width.equilibrium_layer``.
 """
 

@@ -2,9 +2,9 @@ r"""How gradient descent on a linear probe converges, in closed form.
 
 Everything follows from ``label_projections(features, targets)``: singular values of the features
 and the targets' coordinates on the left singular vectors. Along each singular direction one step
-multiplies the error by :math:`1 - \eta\sigma_i^2` (``rate`` is :math:`\eta\sigma^2`), and the
-directions do not interact. With a rate between 1 and 2 the base is negative and odd powers keep
-its sign; close to 2 a power inherits the rounding of the rate times the number of steps.
+multiplies the error by :math:`1 - \eta\sigma_i^2` (``rate`` is :math:`\eta\sigma^2`). Directions do
+not interact. With a rate between 1 and 2 this factor is negative, and so are its odd powers. Close
+to 2 the relative error of a power is the rounding of the rate times the number of steps.
 
 The update is :math:`w_{t+1} = w_t - \eta\,\Phi^\top(\Phi w_t - y)`: the step size
 :math:`\eta` belongs to the loss :math:`\tfrac12\|\Phi w - y\|^2`; :func:`convert_step_size`
@@ -65,11 +65,11 @@ def power(rate: Tensor, steps: Tensor) -> Tensor:
     """``(1 - rate) ** steps``."""
     magnitude = torch.exp(steps * log_contraction(rate))
     signed = torch.where(is_negative(rate, steps), -magnitude, magnitude)
-    return torch.where(steps == 0, torch.ones_like(signed), signed)  # not nan for 0 * -inf
+    return torch.where(steps == 0, torch.ones_like(signed), signed)  # avoids nan of 0 * -inf
 
 
 def times(factor: Tensor, amount: Tensor) -> Tensor:
-    """``factor * amount``, zero where the amount is, also where the factor has overflowed."""
+    """``factor * amount``; zero if the amount is zero, even if the factor is infinite."""
     return torch.where(amount == 0, torch.zeros_like(factor * amount), factor * amount)
 
 
@@ -84,7 +84,7 @@ class StartingPoint:
     """Initial weights in the right singular basis of the features."""
 
     coordinates: Float[Tensor, "r c"]
-    outside: Float[Tensor, " c"]  # squared norm outside the row space, where nothing ever moves
+    outside: Float[Tensor, " c"]  # squared norm outside the row space, which training never changes
 
 
 def convert_step_size(learning_rate: float, loss: str, count: int) -> float:
@@ -95,7 +95,7 @@ def convert_step_size(learning_rate: float, loss: str, count: int) -> float:
               \qquad \Sigma = \|\Phi w - y\|^2
 
     Args:
-        learning_rate: What multiplies the gradient of the loss.
+        learning_rate: Factor of the gradient of the loss.
         loss: ``"half_sum"``, ``"sum"``, ``"half_mean"`` or ``"mean"`` (over examples).
         count: :math:`n`, the number of examples. ``torch.nn.MSELoss`` also averages over the
             :math:`k` outputs: pass ``"mean"`` and :math:`n k`.
@@ -112,7 +112,7 @@ def convert_step_size(learning_rate: float, loss: str, count: int) -> float:
 
     References:
         [imani2022], Proposition 1.
-        Differs from paper: it drops the factor 2 of the gradient without saying so.
+        Differs from paper: the paper omits the factor 2 of the gradient.
     """
     require_positive(learning_rate=learning_rate)
     require_choice(list(_LOSS_FACTORS), loss=loss)
@@ -125,9 +125,9 @@ def convert_step_size(learning_rate: float, loss: str, count: int) -> float:
 def project_start(
     features: Float[Tensor, "n d"], targets: Float[Tensor, "n c"], weights: Float[Tensor, "d c"]
 ) -> tuple[LabelProjections, StartingPoint]:
-    r"""Targets and initial weights in one and the same singular basis of the features.
+    r"""Targets and initial weights in the same singular basis of the features.
 
-    Singular vectors have no sign of their own, so both must come from one decomposition.
+    The sign of singular vectors is arbitrary, so both must come from one decomposition.
 
     Args:
         features: :math:`\Phi`.
@@ -197,7 +197,7 @@ def diverges(projections: LabelProjections, step_size: float) -> bool:
 
 
 def require_projections(projections: object) -> None:
-    """What ``label_projections`` returns, not the features themselves."""
+    """Check for a result of ``label_projections``, not features."""
     if not isinstance(projections, LabelProjections):
         raise DtypeError(
             "projections: expected the result of label_projections(features, targets), "
@@ -222,7 +222,7 @@ def rates(projections: LabelProjections, step_size: float, steps: Steps) -> tupl
 
 
 def initial_mass(projections: LabelProjections, start: StartingPoint | None) -> Tensor:
-    """Loss that each direction owns at the start, summed over target columns."""
+    """Loss along each direction at the start, summed over target columns."""
     error = double(projections.coefficients)
     if start is not None:
         require_same_shape(coefficients=error, start=start.coordinates)
@@ -231,7 +231,7 @@ def initial_mass(projections: LabelProjections, start: StartingPoint | None) -> 
 
 
 def require_convergence(projections: LabelProjections, step_size: float) -> None:
-    """A step size with which gradient descent does not diverge."""
+    """Check that gradient descent with this step size does not diverge."""
     if diverges(projections, step_size):
         largest = float(projections.singular_values.max())
         raise DomainError(
@@ -241,8 +241,8 @@ def require_convergence(projections: LabelProjections, step_size: float) -> None
 
 
 _DOUBLINGS = 1080  # beyond the largest float
-_BITS = 54  # of a count: counts above 2**53 are rounded
-_SLACK = 8 * torch.finfo(torch.float64).eps  # a goal that was itself computed as a reduction
+_BITS = 54  # bits of a count; counts above 2**53 are rounded
+_SLACK = 8 * torch.finfo(torch.float64).eps  # for goals that were computed as reductions
 
 
 @array_function
@@ -302,13 +302,13 @@ def shape_of(steps: Steps) -> tuple[int, ...]:
 def first_step(rate: Tensor, mass: Tensor, goal: Tensor) -> Tensor:
     """Smallest whole ``t`` with ``sum (1 - q^(2t)) mass >= goal``; inf if there is none.
 
-    ``rate`` and ``mass`` carry directions on their last axis and broadcast against ``goal`` in the
-    others. A goal equal to the whole mass is reached only if one step removes everything.
+    The last axis of ``rate`` and ``mass`` has the directions; the other axes broadcast against
+    ``goal``. A goal equal to the whole mass is reached only if one step removes everything.
     """
     inside = (rate > 0) & (rate < 2)
     mass = torch.where(inside, mass, torch.zeros_like(mass))
     whole, least = mass.sum(-1), goal * (1 - _SLACK)
-    # Once: what follows is asked for dozens of times. Even powers have no sign.
+    # Computed once, used dozens of times. Even powers have no sign.
     log = torch.where(inside, 2 * log_contraction(rate), -torch.ones_like(rate))
 
     def reached(steps: Tensor) -> Tensor:
@@ -352,7 +352,8 @@ def steps_to_reduce(
 
     .. math:: \min\{t \in \mathbb N : L(w_0) - L(w_t) \ge \omega\}
 
-    Infinite if no number of steps does: only what lies in the range of the features can go.
+    Infinite if no number of steps is enough: training removes only the loss in the range of the
+    features.
 
     Args:
         projections: :math:`\sigma_i, c_i`, the result of ``label_projections``.

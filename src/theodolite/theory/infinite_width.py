@@ -40,7 +40,7 @@ def forward_losses(
 
     .. math:: \tfrac{q_*}2 - I^f_l = \tfrac{q_*}2 (1 - c_l) \sim \frac{9\pi^2 q_*}{4\,l^2}
 
-    The supremum over all pairs of inputs is taken by opposite inputs, the default.
+    Opposite inputs, the default, give the supremum over all pairs of inputs.
 
     Range: decreasing from at most :math:`q_*` towards 0.
 
@@ -63,7 +63,7 @@ def forward_losses(
         [lou2022], Theorem 1.
 
     Differs from paper:
-        The paper gives the order :math:`l^{-2}`; value and constant are worked out here.
+        The paper gives the order :math:`l^{-2}`; the value and the constant are ours.
     """
     require_pair(depth, correlation)
     require_positive(q_star=q_star)
@@ -115,10 +115,10 @@ def equilibrium_layer(depth: int, correlation: float = 0.0, q_star: float = 1.0)
 
     .. math:: \tfrac{q_*}2 (1 - c_l) = \prod_{k=l}^{L-1} g'(c_k)
 
-    The left side falls and the right side rises with the layer, so that there is one crossing,
-    interpolated between layers on the logarithms of both.
+    The left side falls and the right side rises with the layer, so they cross once. The crossing is
+    interpolated between layers on the logarithms of both sides.
 
-    Range: [1, L]; 1 where the right side is the larger one already in layer 1.
+    Range: [1, L]; 1 if the right side is larger in layer 1 already.
     Undefined (``nan``): the left side is still larger in layer L (few layers, large ``q_star``).
 
     Args:
@@ -140,10 +140,10 @@ def equilibrium_layer(depth: int, correlation: float = 0.0, q_star: float = 1.0)
         [lou2022], Corollary 1 and the equilibrium hypothesis.
 
     Differs from paper:
-        The paper states the asymptotic order :math:`L^{3/5}` alone, see
-        ``theodolite_papers.lou2022.formulas.infinite_width.asymptotic_equilibrium_layer``; the
-        exact balance grows with exponents of 0.7 to 1 over depths 10 to 100 and reaches 3/5 only
-        beyond depth 10,000.
+        The paper states only the asymptotic order :math:`L^{3/5}`; see
+        ``theodolite_papers.lou2022.formulas.infinite_width.asymptotic_equilibrium_layer``. The
+        exact layer grows with exponents of 0.7 to 1 over depths 10 to 100. The exponent reaches 3/5
+        only beyond depth 10,000.
     """
     falling = forward_losses(depth, correlation, q_star).log()
     rising = backward_losses(depth, correlation).log()

@@ -1,7 +1,7 @@
 r"""Linear probes and kernel regression: the predictors, and their average test error from theory.
 
-Eigenvalues :math:`\eta_\rho` and power :math:`|a_\rho|^2` are those of the population; the ones
-of :math:`P'` samples are good for :math:`P \ll P'` training examples.
+Eigenvalues :math:`\eta_\rho` and power :math:`|a_\rho|^2` are those of the population. Estimates
+from :math:`P'` samples may replace them for :math:`P \ll P'` training examples.
 """
 
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ def linear_probe(
     .. math:: W = \arg\min_W \|F W - Y\|_F^2 + \lambda\|W\|_F^2
               = V\,\mathrm{diag}\Bigl(\frac{\sigma_i}{\sigma_i^2+\lambda}\Bigr)\,U^\top Y
 
-    At ridge 0 the solution of smallest norm; singular values within rounding of zero
+    At ridge 0 this is the solution of smallest norm. Singular values within rounding of zero
     (:func:`theodolite.linalg.rank_tolerance`) count as zero. Predictions equal those of
     :func:`kernel_regression` with the linear kernel.
 
@@ -105,12 +105,11 @@ def kernel_regression(
     (:func:`theodolite.linalg.rank_tolerance`) count as zero.
 
     An operator-valued kernel, e.g. a tangent kernel of a network with c outputs, has the axes
-    example, output, example, output; its stacked pairs of example and output are regressed
-    together.
+    example, output, example, output. All pairs of example and output are then regressed together.
 
     Args:
-        gram: :math:`K`, between the training examples.
-        targets: :math:`Y`, of the training examples.
+        gram: :math:`K`, the kernel between the training examples.
+        targets: :math:`Y`, the targets of the training examples.
         cross: :math:`k(x)^\top`, one row per example to predict; axes as those of ``gram``.
         ridge: :math:`\lambda \ge 0`, added to the diagonal of the Gram matrix.
 
@@ -175,7 +174,7 @@ def stacked_problem(
 
 
 def unstacked(predictions: Tensor, targets: Tensor) -> Tensor:
-    """One column per output again, where the outputs were stacked."""
+    """Undo the stacking of outputs: one column per output."""
     outputs = targets.shape[1]
     if predictions.shape[-1] == outputs:
         return predictions
@@ -191,8 +190,8 @@ def effective_ridge(
     .. math:: \kappa = \lambda + \sum_\rho \frac{\kappa\,\eta_\rho}{\kappa + P\eta_\rho},
               \qquad \lambda \le \kappa \le \lambda + \sum_\rho \eta_\rho
 
-    Zero exactly if :math:`\lambda = 0` and :math:`P` is at least the number of nonzero modes.
-    Modes with :math:`P\eta_\rho \gg \kappa` are learned, the others not.
+    It is zero if and only if :math:`\lambda = 0` and :math:`P` is at least the number of nonzero
+    modes. Modes with :math:`P\eta_\rho \gg \kappa` are learned, the others are not.
 
     Args:
         eigenvalues: :math:`\eta_\rho \ge 0`; set those that are rounding noise to zero first.
@@ -230,8 +229,9 @@ def generalization_error(
               \frac{\kappa^2 |a_\rho|^2 + s^2 P\eta_\rho^2}{(\kappa + P\eta_\rho)^2}, \qquad
               \gamma = \sum_\rho \frac{P\eta_\rho^2}{(\kappa + P\eta_\rho)^2}
 
-    The mean squared error on noiseless targets, summed over outputs, averaged over training sets.
-    Zero modes keep their power. Infinite at the interpolation peak, :math:`P` = rank at ridge 0.
+    This is the squared error on noiseless targets, summed over outputs and averaged over training
+    sets. Zero modes keep their power. The error is infinite at the interpolation peak (ridge 0 and
+    :math:`P` equal to the rank).
 
     Args:
         eigenvalues: :math:`\eta_\rho \ge 0` of the kernel's integral operator.
@@ -272,7 +272,7 @@ def generalization_error(
 class SampleFreedom:
     """Effective ridge and degrees of freedom of a regression, from the sample it is fitted to."""
 
-    effective_ridge: Float[Tensor, " k"]  # kappa over the number of examples
+    effective_ridge: Float[Tensor, " k"]  # kappa divided by the number of examples
     first: Float[Tensor, " k"]  # sum of eta / (eta + kappa), over the population
     second: Float[Tensor, " k"]  # sum of its squares
 
@@ -288,8 +288,8 @@ def sample_freedom(
               \mathrm{df}_1 = n(1 - s), \qquad
               \mathrm{df}_2 = n\Bigl(1 - \frac{d\lambda}{d\kappa}\Bigr)
 
-    The spectrum of few examples is no estimate of that of the population. These three numbers are:
-    they are what the self-consistent equation of :func:`effective_ridge` holds between.
+    The spectrum of few examples does not estimate the spectrum of the population. It does estimate
+    these three numbers, which appear in the equation of :func:`effective_ridge`.
 
     Args:
         eigenvalues: :math:`n\mu_i` of the Gram matrix of the sample; zeros may be left out.
@@ -328,20 +328,20 @@ def sample_freedom(
 def error_with_more(
     error: Float[Tensor, " k"], freedom: Float[Tensor, " k"], samples: int, others: Samples
 ) -> Float[Tensor, "*p"]:
-    r"""Average test error with another number of examples, from that with the one at hand.
+    r"""Average test error with another number of examples.
 
     .. math:: E(m) = \min_\kappa E(n, \kappa)\,
               \frac{1 - \mathrm{df}_2(\kappa)/n}{1 - \mathrm{df}_2(\kappa)/m}
 
-    What a regression leaves unexplained on average depends on the effective ridge
-    :math:`\kappa` alone; the number of examples only sets how much the fit to the sample adds. So
-    the errors of a sample over a range of ridges, with noise and all, give those of a larger one.
+    The part that a regression leaves unexplained depends on the effective ridge :math:`\kappa`
+    alone. The number of examples only determines how much the fit to the sample adds. So the errors
+    of a sample over a range of ridges, noise included, predict those of a larger sample.
 
     Args:
-        error: :math:`E(n, \kappa)`, by leaving one out, one for each ridge.
+        error: :math:`E(n, \kappa)`, the leave-one-out error of each ridge.
         freedom: :math:`\mathrm{df}_2(\kappa)`, from :func:`sample_freedom`.
-        samples: :math:`n`.
-        others: :math:`m`, one number or many; ridges with as many degrees of freedom are passed by.
+        samples: :math:`n`, the number of examples.
+        others: :math:`m`, one number or many. Ridges with :math:`\mathrm{df}_2 \ge m` are skipped.
 
     Returns:
         One error for every training-set size.
@@ -408,7 +408,7 @@ def unlearned_shares(eta: Tensor, count: Tensor, kappa: Tensor) -> Tensor:
 
 
 def remaining_freedom(eta: Tensor, count: Tensor, kappa: Tensor, ridge: float) -> Tensor:
-    """``1 - gamma`` without cancellation: from the equation of kappa, ``lambda/kappa + ...``."""
+    """``1 - gamma``, from the equation of kappa (``lambda/kappa + ...``), without cancellation."""
     unlearned = unlearned_shares(eta, count, kappa)
     per_sample = ((1 - unlearned) * unlearned).sum(-1) / count.clamp(min=1e-300)
     safe = torch.where(kappa > 0, kappa, torch.ones_like(kappa))

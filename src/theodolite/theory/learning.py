@@ -1,15 +1,15 @@
-r"""How good will it be with more labels? A learning curve from the examples at hand.
+r"""Learning curve: the accuracy that more labels would give, predicted from the given examples.
 
-Three steps, none of which trains anything. Leave-one-out errors over a range of ridges, in closed
-form; the theory of kernel regression carries them to another number of labels
-(:func:`theodolite.theory.kernel_regression.error_with_more`); and a wrong answer is the more likely
-the larger the squared error:
+There are three steps, and none of them trains a model. The first computes leave-one-out errors over
+a range of ridges, in closed form. The second predicts the errors with another number of labels, by
+the theory of kernel regression (:func:`theodolite.theory.kernel_regression.error_with_more`). The
+third converts squared errors into shares of wrong answers:
 
 .. math:: \mathrm{wrong}(m) = \mathrm{wrong}(n)\,\Bigl(\frac{E(m)}{E(n)}\Bigr)^{1.8}
 
-The exponent was chosen on linear probes of images and text and on fine-tunings of small networks,
-and judged on others; ``benchmarks/learning_curve.py`` prints the table of linear probes, beside
-power laws fitted to sub-samples, and ``benchmarks/transfer`` has the fine-tunings.
+We chose the exponent on linear probes of images and text and on fine-tuned small networks, and
+judged it on others. ``benchmarks/learning_curve.py`` prints the table of linear probes, with power
+laws fitted to sub-samples for comparison. ``benchmarks/transfer`` has the fine-tuned networks.
 """
 
 from collections.abc import Sequence
@@ -49,12 +49,13 @@ from theodolite.theory.kernel_regression import error_with_more, sample_freedom
 __all__ = ["LearningCurve", "learning_curve"]
 
 _RIDGES = tuple(10.0 ** (quarter / 4) for quarter in range(-24, 9))  # of the mean eigenvalue
-# Share of the examples that degrees of freedom may take: beyond it what is left is too little to
-# tell how large it is.
+# Largest share of the examples for the degrees of freedom. With more, the remaining error cannot be
+# estimated.
 _MOST_FREEDOM = 0.25
 _LINK = 1.8
-# Variance of log wrong for each factor of ten in labels, times the number of examples at hand: by
-# maximum likelihood on features of five sets (MNIST, CIFAR-10, text), 100 to 400 examples.
+# Variance of the log of wrong answers for ten times the labels, times the number of examples. It is
+# a maximum-likelihood estimate on features of five sets (MNIST, CIFAR-10, text), 100 to 400
+# examples.
 _DRIFT = 9.4
 
 
@@ -64,11 +65,11 @@ class LearningCurve:
 
     Args:
         labels: numbers of labelled examples.
-        error: squared error on new examples, 1 for that of the mean of the targets.
+        error: squared error on new examples; 1 is no better than the mean of the targets.
         error_interval: its 95 % interval, lower ends in the first row.
         accuracy: share of new examples that are right; nan for regression.
         accuracy_interval: its 95 % interval, lower ends in the first row.
-        examples: how many the prediction was made from.
+        examples: number of examples behind the prediction.
     """
 
     labels: Float[Tensor, " m"]
@@ -79,7 +80,7 @@ class LearningCurve:
     examples: int
 
     def labels_for(self, accuracy: float) -> float:
-        """How many labels reach an accuracy; inf if none up to the end of the curve does.
+        """Number of labels that reach an accuracy; inf if it is beyond the end of the curve.
 
         Raises:
             DomainError: If the accuracy is not between 0 and 1.
@@ -121,21 +122,21 @@ def learning_curve(
               \frac{1 - \mathrm{df}_2(\kappa)/n}{1 - \mathrm{df}_2(\kappa)/m}, \qquad
               \mathrm{wrong}(m) = \mathrm{wrong}(n)\,\Bigl(\frac{E(m)}{E(n)}\Bigr)^{1.8}
 
-    :math:`E(n, \kappa)` are leave-one-out errors of ridge regression. The interval has two parts:
-    the chance in the examples at hand (Wilson's interval of the leave-one-out accuracy), and what
-    the extrapolation was wrong by on the data that it was judged on, which grows with the distance.
+    :math:`E(n, \kappa)` are leave-one-out errors of ridge regression. The interval has two parts.
+    The first is the sampling error of the given examples (Wilson's interval of the leave-one-out
+    accuracy). The second is the error of the extrapolation, measured on other data; it grows with
+    the distance.
 
     With a tangent kernel it is the curve of a network that stays near its start. Fine-tuning that
-    learns new features comes out higher, which the interval does not know of;
-    :func:`theodolite.transfer` has one that does.
+    learns new features is more accurate, and this interval does not include it. The interval of
+    :func:`theodolite.transfer` does.
 
     Args:
-        features_or_kernel: features (n, d); or a kernel between the examples, (n, n), such as the
-            trace of a tangent kernel; or a tangent kernel (n, c, n, c), of which the trace is used.
+        features_or_kernel: features (n, d), a kernel between the examples (n, n) such as the trace
+            of a tangent kernel, or a tangent kernel (n, c, n, c), whose trace is used.
         targets: integer class labels, or numbers to regress.
-        labels: numbers of labels to predict for; by default from a quarter of the examples at hand
-            to ten times as many.
-        kernel: whether the matrix is a kernel; by default where it is square and symmetric.
+        labels: numbers of labels; by default from a quarter of the examples to ten times as many.
+        kernel: whether the matrix is a kernel; by default yes if it is square and symmetric.
 
     Returns:
         Error and accuracy with intervals for each number of labels.
@@ -166,7 +167,7 @@ def learning_curve(
     ridges = torch.tensor(_RIDGES, dtype=torch.float64, device=values.device) * unit
     freedom = sample_freedom(values, ridges, n).second
     usable = (freedom <= _MOST_FREEDOM * n) & (freedom >= 0)
-    usable[-1] = True  # the largest ridge: hardly any freedom
+    usable[-1] = True  # the largest ridge has few degrees of freedom
     error = error_with_more(errors[usable], freedom[usable].clamp_min(0.0), n, counts)
     at_hand = error_with_more(
         errors[usable], freedom[usable].clamp_min(0.0), n, counts.new_tensor([n])
@@ -189,12 +190,12 @@ def learning_curve(
 def _accuracies(
     best: LeaveOneOut, error: Tensor, drift: Tensor, columns: Tensor, classes: bool
 ) -> tuple[Tensor, Tensor]:
-    """Accuracy from squared error, anchored at the examples at hand, with its interval."""
+    """Accuracy from squared error, through the leave-one-out accuracy, with its interval."""
     if not classes:
         return torch.full_like(error, torch.nan), error.new_full((2, len(error)), torch.nan)
     n, worst = len(columns), 1 - columns.mean(0).max()  # always the largest class
     wrong = (~expected_right(best.predictions, columns)).sum()
-    start = (wrong + 0.5) / (n + 1)  # no example wrong does not mean that none will ever be
+    start = (wrong + 0.5) / (n + 1)  # no wrong example here does not mean none ever
     rate = start * (error / best.error) ** _LINK
     chance = ((1 - start) / (start * n)).sqrt()  # of the logarithm of the share
     width = NORMAL_QUANTILE * (chance.square() + drift).sqrt()
