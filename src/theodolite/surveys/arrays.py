@@ -1,4 +1,4 @@
-"""Features and labels in, a survey out: for those who have arrays and no model."""
+"""Surveys of arrays: features and labels instead of a model and data."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -29,7 +29,7 @@ __all__ = ["survey_features"]
 
 
 class _AsGiven(ReadPoint):
-    """Where features were read that came as arrays."""
+    """The place of features that were given as arrays."""
 
     def __str__(self) -> str:
         return "as given"
@@ -48,30 +48,30 @@ def survey_features(
 ) -> Survey:
     """Measure the alignment of features with labels, layer by layer, without a model.
 
-    The same numbers, table and page as :func:`theodolite.survey` of the model that the features
-    came from, as far as features alone give them: representation, kernel, and the feature contrast
-    of the gradient family. What needs a model says that none was given.
+    It gives the same numbers, table and page as :func:`theodolite.survey`, as far as features are
+    enough: representation, kernel, and the feature contrast of the gradient family. The other
+    families say that they need a model.
 
     Args:
-        features: layer -> its features, one row per example: NumPy arrays, tensors, data frames,
-            or what :func:`theodolite.features` returns. Rows with more than one axis are flattened.
-        labels: one for each example: classes as whole numbers or text, real numbers for a
-            regression, or a row of numbers; None for features without labels.
+        features: layer -> its features, one row per example: NumPy arrays, tensors, data frames, or
+            the result of :func:`theodolite.features`. Rows with more than one axis are flattened.
+        labels: one label for each example: classes as whole numbers or text, real numbers for a
+            regression, or a row of numbers. None: features without labels.
         families: which families to measure, as in :class:`SurveyOptions`; all by default.
         sizes: family -> largest number of examples.
-        permutations: of the labels, behind every chance level; 0 for none.
-        seed: of the examples that are drawn, and of the permutations.
-        name: what to call the survey in comparisons.
-        options: the same and more, as :class:`SurveyOptions` or a mapping; options of a model have
-            no effect. The keywords above go before it.
+        permutations: number of label permutations for every chance level; 0 for none.
+        seed: seed of the drawn examples and the permutations.
+        name: name of the survey in comparisons.
+        options: a :class:`SurveyOptions` or a mapping; options that concern a model have no effect.
+            The keywords above take precedence.
 
     Returns:
         The same result as :func:`survey`, without the families that need a model.
 
     Raises:
-        DomainError: If the features are no mapping or not finite, a label is missing, or no family
-            applies.
-        DtypeError: If features are no numbers, or labels neither numbers nor text.
+        DomainError: If the features are not a mapping or not finite, a label is missing, or no
+            family applies.
+        DtypeError: If features are not numbers, or labels are neither numbers nor text.
         ShapeError: If there is no layer, or features and labels differ in number.
 
     Examples:
@@ -209,7 +209,7 @@ def _classes_of_text(array: np.ndarray) -> tuple[Tensor, list[str]]:
 def _require_same_examples(
     features: Mapping[str, Any], given: Mapping[str, Tensor], labels: Any, values: Tensor | None
 ) -> None:
-    """As many rows everywhere, and, of pandas objects, in the same order."""
+    """Check for equal numbers of rows and, for pandas objects, for the same order."""
     parts = {f"features[{name!r}]": rows for name, rows in given.items()}
     require_same_length(**parts, **({} if values is None else {"labels": values}))
     named = {f"features[{name!r}]": rows for name, rows in features.items()} | {"labels": labels}

@@ -1,8 +1,8 @@
-"""What a measurement is made on, and what families read of it.
+"""The model, the probe set and the collectors that families read.
 
-Families run in the first process alone, and see a single model and a single probe set. A collector
-runs in every process: the first announces the call, the others wait for it in
-:meth:`SurveyContext.serve`, and what the passes leave is gathered at the first.
+Families run in the first process only, with one model and one probe set. A collector runs in every
+process. The first process announces the call, and the others wait for it in
+:meth:`SurveyContext.serve`. The results of the passes are gathered in the first process.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
@@ -69,27 +69,27 @@ S = TypeVar("S", bound=Sized)
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_SUMS = 20  # float32 copies of the parameters: sums over examples and unit vectors, in float64
-_PLAIN_SUMS = 6  # without unit vectors
-_CHECKED = 3  # copies of the parameters: their gradients and sums where they are compared
-_KEPT_RESULTS = 3  # of a forward pass: results, their gradients, and conversions
+_SUMS = 20  # float32 copies of the parameters, for sums over examples and unit vectors in float64
+_PLAIN_SUMS = 6  # the same without unit vectors
+_CHECKED = 3  # copies of the parameters, for gradients and sums that are compared with autograd
+_KEPT_RESULTS = 3  # multiple of a forward pass: results, their gradients, and conversions
 _GRADIENTS = 4  # copies of an example's gradient with respect to the largest tensor
-_KEPT_COPIES = 12  # of a layer's output: norms, activations and gradients beside it
-_SMALL = 512  # examples whose inner products are kept
-_ON_CPU = 200  # examples that a GPU decomposes more slowly than a CPU
-_STACKED = 2**23  # bytes of inner products that are worked on side by side
-_KEPT = 2**28  # bytes of features that are kept rather than multiplied out batch by batch
+_KEPT_COPIES = 12  # copies of a layer's output, for norms, activations and gradients
+_SMALL = 512  # largest number of examples whose inner products are kept
+_ON_CPU = 200  # with fewer examples a CPU decomposes faster than a GPU
+_STACKED = 2**23  # bytes of inner products that are processed together
+_KEPT = 2**28  # bytes of features that are kept; larger ones are multiplied batch by batch
 
 
 @dataclass(frozen=True)
 class LayerFeatures:
-    """Features of one layer: themselves where they are narrow, else their inner products.
+    """Features of one layer: the features if they are narrow, otherwise their inner products.
 
     Args:
         width: number of features.
         rows: the features.
-        products: inner products of all pairs of examples, where the features were not kept.
-        rounding: of the dtype the features came in, where the products are finer.
+        products: inner products of all pairs of examples, if the features are not kept.
+        rounding: rounding of the original dtype of the features, if products have more digits.
     """
 
     width: int
@@ -113,7 +113,7 @@ class LayerFeatures:
 
     @property
     def eps(self) -> float:
-        """Rounding of the dtype in which the features came."""
+        """Rounding of the original dtype of the features."""
         return eps_of(self._kept) if self.rounding is None else self.rounding
 
     @cached_property
@@ -133,7 +133,7 @@ class LayerFeatures:
 
     @property
     def constant(self) -> bool:
-        """Whether examples differ by no more than rounding."""
+        """Whether examples differ only by rounding."""
         total = self.gram.diagonal().sum()
         return bool(total - self.gram.mean() * len(self) <= (8 * self.eps) ** 2 * total)
 
@@ -145,7 +145,7 @@ class LayerFeatures:
         return LayerFeatures(self.width, None, self.gram[where][:, where], self.eps)
 
     def first(self, count: int) -> "LayerFeatures":
-        """The first examples; what follows from them is kept only while it is small."""
+        """The first examples; derived values are kept only if they are small."""
         if count < len(self):
             return self.take(torch.arange(count))
         if count <= _SMALL:
@@ -153,7 +153,7 @@ class LayerFeatures:
         return LayerFeatures(self.width, self.rows, self.products, self.rounding)
 
     def settled(self) -> "LayerFeatures":
-        """Few examples on a GPU move to the CPU, which decomposes small matrices faster."""
+        """Move few examples from a GPU to the CPU, which decomposes small matrices faster."""
         if self.device.type == "cpu" or len(self) > _ON_CPU:
             return self
         if self.rows is not None and self.width <= len(self):
@@ -163,13 +163,13 @@ class LayerFeatures:
 
 @dataclass(frozen=True)
 class Draws:
-    """Random numbers behind chance levels and errors, the same for every layer and family.
+    """Random numbers for chance levels and errors, the same for all layers and families.
 
-    Any number of leading examples can be permuted with the same numbers.
+    The same numbers permute any number of leading examples.
 
     Args:
-        permuted: a number per permutation and example; their order is the permutation.
-        halved: a number per half-sample and example.
+        permuted: one number per permutation and example; sorting them gives the permutation.
+        halved: one number per half-sample and example.
     """
 
     permuted: Float[Tensor, "b n"]
@@ -193,9 +193,9 @@ class Draws:
     def halves(self, count: int) -> Int[Tensor, "h k"]:
         """Halves of the first examples, without repetition, each in increasing order.
 
-        The spread over halves estimates the standard error itself: a sample of n of which half is
-        deleted has the jackknife's factor (n - d) / d = 1. Bootstrap samples repeat examples,
-        which measures that leave out an example's pairing with itself cannot bear.
+        The spread over halves estimates the standard error itself: if half of n examples is
+        deleted, the factor (n - d) / d of the jackknife is 1. Bootstrap samples would repeat
+        examples. That biases measures that leave out the pairing of an example with itself.
         """
         return self.halved[:, :count].argsort(1)[:, : count // 2].sort(1).values
 
@@ -206,14 +206,14 @@ class Draws:
 
 @dataclass
 class EarlierResults:
-    """What measurements of one model hand on to each other.
+    """Results that later measurements of the same model reuse.
 
     Args:
-        layout: names of the modules, and the layers that were found among them.
-        moments: of the inputs of a layer that takes the data as they are, behind what they are of.
-        losses: of the probe's sequences and of held-out ones, at the first measurement.
-        watching: whether a training is watched, so that losses of examples add up.
-        loss_sums: of the losses of every example, and of how many measurements.
+        layout: names of the modules, and the layers among them.
+        moments: moments of the inputs of layers that receive the data unchanged.
+        losses: losses of the probe set's sequences and of held-out ones, at the first measurement.
+        watching: whether a monitor measures, so that losses of examples add up.
+        loss_sums: sum of the losses of every example, and the number of measurements.
     """
 
     layout: tuple[tuple[str, ...], Layout] | None = None
@@ -226,7 +226,7 @@ class EarlierResults:
 def _collector(
     method: "Callable[Concatenate[SurveyContext, P], R]",
 ) -> "Callable[Concatenate[SurveyContext, P], R]":
-    """A method that every process runs, with plain arguments: the first announces it."""
+    """A method that every process runs, with plain arguments; the first process announces it."""
 
     @wraps(method)
     def collect(self: "SurveyContext", /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -243,25 +243,25 @@ class SurveyContext:
     """A model in evaluation mode with its probe set.
 
     Args:
-        model: unwrapped.
-        probe: the examples.
+        model: the model, unwrapped.
+        probe: the probe set.
         layout: the layers.
-        options: what the user chose.
-        plan: what the code chose; sizes may shrink while the time runs out.
-        data: all that was given, for sums over everything.
+        options: the user's options.
+        plan: sizes and memory; sizes may shrink while the time runs out.
+        data: all the given data, for sums over all examples.
         draws: permutations and half-samples.
-        record: gets the seconds that it takes.
-        progress: called with what is being done, if progress is shown.
-        processes: those that take part.
+        record: collects the times.
+        progress: called with a description of the work, if progress is shown.
+        processes: the processes that take part.
         held_out: examples that the model was not trained on.
-        earlier: what later measurements of the same model may use again.
-        given: layer -> features that came as arrays, where there is no model.
-        collected: layer -> its features, once :meth:`collect_features` was called; behind those of
-            the probe set come those of held-out examples.
-        rows_read: how many of them are those of the probe set.
-        model_outputs: of the examples, where that pass has read them.
-        judged_outputs: of held-out examples, where that pass has read them.
-        loss_products: layer -> inner products of the losses' gradients, where kernels gave them.
+        earlier: results that later measurements of the same model reuse.
+        given: layer -> features that were given as arrays, if there is no model.
+        collected: layer -> its features, after :meth:`collect_features`: those of the probe set,
+            followed by those of held-out examples.
+        rows_read: number of rows of the probe set among them.
+        model_outputs: outputs for the examples, if the pass over the features read them.
+        judged_outputs: outputs for held-out examples, if that pass read them.
+        loss_products: layer -> inner products of the losses' gradients, if kernels gave them.
     """
 
     model: nn.Module
@@ -285,34 +285,34 @@ class SurveyContext:
 
     @property
     def keeps_inputs(self) -> bool:
-        """Whether :meth:`input_moments` may keep few inputs themselves in the place of sums."""
+        """Whether :meth:`input_moments` may keep the inputs, if they are few, instead of sums."""
         return self.processes.alone
 
     @property
     def work(self) -> WorkCounts:
-        """Counts behind the costs of families."""
+        """Counts for the costs of families."""
         return WorkCounts(self.model, self.layout, self.probe, self.options, self.plan)
 
     def serve(self) -> None:
-        """Run the collectors that the first process announces, until it has done."""
+        """Run the collectors that the first process announces, until it has finished."""
         while (call := self.processes.spread(None)) is not None:
             name, args, kwargs, self.plan = call
-            with suppress(Exception):  # the first process says what becomes of it
+            with suppress(Exception):  # the first process reports errors
                 getattr(self, name)(*args, **kwargs)
 
     def dismiss(self) -> None:
-        """Tell the other processes that there is nothing left to collect."""
+        """Tell the other processes that there is nothing more to collect."""
         self.processes.spread(None)
 
     def count(self, family: str) -> int:
-        """Examples that a family takes."""
+        """Number of examples that a family uses."""
         return self.plan.size(family, len(self.probe))
 
     def examples(self, family: str, count: int | None = None) -> tuple[Batch, Targets]:
-        """The examples of a family, or so many of them, with their targets.
+        """The examples of a family, or the first ``count`` of them, with their targets.
 
-        Tangent kernels of a task with labels per position look at one position of each example;
-        gradients are grouped by what the user gave, or by class.
+        For labels per position, tangent kernels use one position of each example. Gradients are
+        grouped by the user's groups, or by class.
         """
         count = self.count(family) if count is None else count
         probe = self.probe
@@ -324,10 +324,10 @@ class SurveyContext:
         return batch, targets
 
     def row_count(self, family: str) -> int:
-        """Rows of features that a family takes: positions, or examples."""
+        """Number of rows of features that a family uses: positions or examples."""
         if not self.probe.by_position:
             return self.count(family)
-        unit = "kernel" if family == "gradient" else family  # whose own number is of examples
+        unit = "kernel" if family == "gradient" else family  # the gradient size counts examples
         return self.plan.size(unit, self.probe.row_count)
 
     def row_targets(self, family: str) -> Targets:
@@ -335,7 +335,7 @@ class SurveyContext:
         return self.probe.rows.take(self.row_count(family))
 
     def inputs(self, family: str) -> LayerFeatures | None:
-        """The inputs as features; None where they are no numbers, or rows are positions."""
+        """The inputs as features; None if they are not numbers, or rows are positions."""
         return None if self.probe.by_position else input_features(self.examples(family)[0])
 
     @property
@@ -347,9 +347,9 @@ class SurveyContext:
         return self.judged.rows.take(count)
 
     def raw_inputs(self) -> LayerFeatures | None:
-        """Inputs without a network, of the examples whose features were read.
+        """The raw inputs of the examples whose features were read.
 
-        Numbers are as they are, tokens are counted; None for others.
+        Numbers are unchanged and tokens are counted; None for other inputs.
         """
         if self.probe.by_position or self.given is not None:
             return None
@@ -361,12 +361,12 @@ class SurveyContext:
 
     @property
     def task(self) -> PositionTask | None:
-        """What the task is, where labels come per position."""
+        """The task, if it has labels per position."""
         return None if self.probe.positions is None else self.probe.positions.task
 
     @property
     def pool(self) -> Pool:
-        """How the output of a layer becomes a row, or several: the same in all layers."""
+        """How the output of a layer becomes one or several rows, equally in all layers."""
         if self.task is not None and self.probe.by_position:
             return self.task.pool
         return self.options.reduction
@@ -377,7 +377,7 @@ class SurveyContext:
         return "positions" if self.probe.by_position else self.options.describe()["pool"]
 
     def _readout(self, of_loss: bool) -> str | Readout | None:
-        """From what the model returns to rows: of losses, or of outputs."""
+        """The function from the output of the model to rows of losses or of outputs."""
         if self.task is None:
             return self.options.readout
         return self.task.loss_readout if of_loss else self.task.tangent_readout
@@ -392,7 +392,7 @@ class SurveyContext:
 
     @property
     def judged(self) -> Probe | None:
-        """Held-out examples whose features are read beside those of the probe set."""
+        """Held-out examples whose features are read after those of the probe set."""
         others = self.held_out
         if others is None or self.task is not None or self.given is not None:
             return None
@@ -400,11 +400,11 @@ class SurveyContext:
 
     @_collector
     def collect_features(self) -> None:
-        """Read the features of all layers, as many examples as any family takes, in a pass or two.
+        """Read the features of all layers, for the largest number of examples of any family.
 
-        Held-out examples follow those of the probe set. Features of layers wider than the number of
-        examples are kept only if all of them fit into little memory; else their inner products
-        are. Where the model gives rows of outputs, they come from the same pass.
+        Held-out examples follow those of the probe set. If a layer is wider than the number of
+        examples, its features are kept only if those of all layers fit into little memory.
+        Otherwise their inner products are kept. Outputs of the model come from the same pass.
         """
         readers = set(FEATURE_READERS) & set(self.options.families)
         batch, _ = self.examples(max(sorted(readers), key=self.count))
@@ -429,7 +429,7 @@ class SurveyContext:
         if narrow:
             reader = None if self.layout.outputs is None else self._reader()
             if self.task is not None and self.task.labels.shift and positions is None:
-                # Losses count by the mask as it was: they take a pass of their own.
+                # Losses use the original mask, so they need their own pass.
                 batch, reader = replace(batch, mask=self.task.behind_first(batch)), None
             rows = self._shared_rows(batch, narrow, pool, reader)
             if self.model_outputs and len(batch) > own:
@@ -465,7 +465,7 @@ class SurveyContext:
     def _shared_rows(
         self, batch: Batch, layers: Sequence[Layer], pool: Pool, reader: OutputReader | None = None
     ) -> dict[str, Tensor]:
-        """Features of layers, and outputs where they are read, at the first process.
+        """Features of layers, and outputs if they are read, in the first process.
 
         Every process passes some of the examples through the model.
         """
@@ -506,10 +506,9 @@ class SurveyContext:
         return lambda returned, batch: read_outputs(returned, batch, readout)
 
     def outputs(self, batch: Batch) -> Float[Tensor, "n c"]:
-        """Outputs for the first examples; from the pass over the features.
+        """Outputs for the first examples, from the pass over the features.
 
-        Where that pass has fewer, or none because all layers are so wide that it kept their inner
-        products only, the model runs again, once for all that read them.
+        If that pass has too few examples, or kept inner products only, the model runs once more.
         """
         for outputs in self.model_outputs:
             if len(outputs) >= len(batch):
@@ -525,7 +524,7 @@ class SurveyContext:
         return self.judged_outputs[0]
 
     def forward(self, batch: Batch) -> Float[Tensor, "n c"]:
-        """Outputs of any examples, by a pass of their own."""
+        """Outputs for any examples, from a separate pass."""
         parts = iterate_batches(batch, batch_size=self.plan.batch_size)
         read = self._reader()
         with torch.no_grad(), exact_arithmetic(next(self.model.parameters()).device):
@@ -535,7 +534,7 @@ class SurveyContext:
     def tangent_kernels(
         self, layers: Sequence[Layer], family: str, count: int, *, of_loss: bool = False
     ) -> TangentKernels:
-        """Tangent kernels of the examples of a family: of the outputs, or of every loss."""
+        """Tangent kernels for the examples of a family: of the outputs, or of every loss."""
         batch, _ = self.examples(family, count)
         columns = 1 if of_loss else self.layout.outputs or 1
         return shared_tangent_kernels(
@@ -580,7 +579,7 @@ class SurveyContext:
     def gradient_sums(self, layers: Sequence[Layer]) -> GradientAlignment:
         """Sums of the gradients of single examples, within classes and overall.
 
-        Unit vectors, which take twice as much again, are left out where they do not fit.
+        Sums of unit vectors need three times the memory and are left out if they do not fit.
 
         Raises:
             MemoryLimitError: If the sums alone, or one example, do not fit.
@@ -607,18 +606,18 @@ class SurveyContext:
 
     @property
     def loss(self) -> Loss:
-        """A loss with one number per example: the user's, or the one that goes with the targets."""
+        """A loss with one number per example: the user's loss, or the default for the targets."""
         if self.probe.positions is not None:
-            return first_output  # of a readout that gives losses
+            return first_output  # the readout returns losses
         return self.probe.targets.loss(self.options.loss)
 
     def _backward_batch(self, stiffness: bool) -> int:
-        """Examples in one backward pass, so that what it keeps stays within the memory limit."""
+        """Number of examples in one backward pass within the memory limit."""
         sizes = [4 * p.numel() for p in self.model.parameters() if p.requires_grad]
         weights = sum(sizes)
         fixed = _SUMS * weights
         each = _KEPT_COPIES * 4 * sum(layer.width for layer in self.layout.layers)
-        passing = self.layout.footprint  # blocks hold more than what they give
+        passing = self.layout.footprint  # blocks keep more than their outputs
         each = max(each, 2 * passing.per_example(passing.total))
         each += _GRADIENTS * max(sizes, default=0)
         free = self.plan.free_bytes
@@ -626,7 +625,7 @@ class SurveyContext:
             count, weights = self.count("gradient"), sum(sizes)
             each = _KEPT_RESULTS * passing.per_example(passing.total)
             if count * each + _CHECKED * weights <= free:
-                return count  # in a single batch no sums are kept
+                return count  # a single batch needs no sums
             fixed = (_SUMS if stiffness else _PLAIN_SUMS) * weights
         if fixed + each > free:
             raise MemoryLimitError(
@@ -637,9 +636,9 @@ class SurveyContext:
 
     @_collector
     def input_moments(self, layers: Sequence[Layer]) -> dict[str, Moments | RowSample]:
-        """Moments of the inputs of layers, over everybody's examples.
+        """Moments of the inputs of layers, over the examples of all processes.
 
-        A single process keeps the inputs themselves where they are fewer than their entries.
+        A single process keeps the inputs themselves if they have fewer entries than the sums.
         """
         own: dict[str, Moments | RowSample] = {}
         data = self._covariance_data()
@@ -661,7 +660,7 @@ class SurveyContext:
         return dict(shared_moments(self.processes, sums, owners, device))
 
     def _covariance_data(self) -> Any:
-        """All the data, or as much of the probe as was asked for; of it this process's part."""
+        """All the data, or the requested part of the probe set; only this process's part."""
         processes, shard = self.processes, self.probe.shard
         everything = self.plan.sizes["covariance"] is None
         if processes.alone:
@@ -677,18 +676,18 @@ class SurveyContext:
         return list(islice(batches, processes.rank, None, processes.size)) or None
 
     def _within(self, share: float, what: str = "") -> None:
-        """How far a long pass is; several processes are not at the same place."""
+        """Report the progress of a long pass; processes progress at different speeds."""
         if self.progress is not None and self.processes.alone:
             self.progress.within(share, what)
 
 
 def _rejoined(parts: Sequence[Tensor]) -> Tensor:
-    """The examples of all processes, of which some may have had none."""
+    """Join the examples of all processes; some may have none."""
     return torch.cat([rows for rows in parts if rows.numel() or rows.ndim > 1])
 
 
 def joined(first: Batch, second: Batch) -> Batch:
-    """Examples of two batches behind each other; the first alone where their shapes differ."""
+    """Join the examples of two batches; the first alone if their shapes differ."""
     try:
         return single_batch([first, replace(second, positions=first.positions)])
     except ShapeError:
@@ -696,9 +695,9 @@ def joined(first: Batch, second: Batch) -> Batch:
 
 
 def side_by_side(entries: Iterable[tuple[Layer, S]]) -> Iterator[list[tuple[Layer, S]]]:
-    """Layers whose inner products are small enough to be worked on together.
+    """Layers whose inner products are small enough to be processed together.
 
-    A call for a stack of small matrices costs what one for a single matrix does.
+    One call for a stack of small matrices takes as long as one call for a single matrix.
     """
     group: list[tuple[Layer, S]] = []
     for layer, entry in entries:
@@ -722,7 +721,7 @@ def input_features(batch: Batch) -> LayerFeatures | None:
 
 
 def token_counts(batch: Batch) -> LayerFeatures | None:
-    """How often every token occurs in an example, padding left out; None where there are none."""
+    """Counts of every token in each example, without padding; None without tokens."""
     values = [batch.kwargs.get("input_ids"), *batch.args, *batch.kwargs.values()]
     tokens = next((value for value in values if isinstance(value, Tensor)), None)
     if tokens is None or tokens.is_nested or tokens.is_floating_point() or tokens.ndim != 2:
@@ -736,6 +735,6 @@ def token_counts(batch: Batch) -> LayerFeatures | None:
 
 
 def why_undefined(gram: Float[Tensor, "n n"], otherwise: str) -> str:
-    """Why a number of features is undefined: a diverged run first of all."""
+    """Why a number of features is undefined; a diverged run is the first reason."""
     finite = bool(gram.isfinite().all())
     return otherwise if finite else reason(Note.NOT_FINITE)

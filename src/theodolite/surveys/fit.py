@@ -1,7 +1,7 @@
-"""How well the model does its task, and what a linear probe of inputs and layers gets right.
+"""Accuracy of the model, and of linear probes of the inputs and the layers.
 
-Reads features, inputs and outputs. Linear probes are fitted to examples of the probe set. Held-out
-examples judge them where there are some; elsewhere each example is predicted from all the others.
+It reads features, inputs and outputs. Linear probes are fitted to examples of the probe set.
+Held-out examples judge them if there are any; otherwise each example is left out once.
 """
 
 from dataclasses import dataclass
@@ -40,16 +40,16 @@ _UNEQUAL = 1 / 3  # of what lies beyond guessing one of equal classes, guessing 
 
 
 def measure_loss(context: SurveyContext, record: RecordBuilder) -> None:
-    """Mean loss of as many examples as the gradient family takes, and of held-out sequences.
+    """Mean loss of the examples of the gradient family, and of held-out sequences.
 
-    Outputs come from the pass that reads the features, where there is one.
+    Outputs come from the pass that reads the features, if there is one.
     """
     batch, targets, held_out = (
         context.examples("gradient")[0],
         context.probe.targets,
         context.held_out,
     )
-    # A label too many would stop a GPU for good.
+    # A label beyond the outputs would crash a GPU permanently.
     if targets.labels is not None and context.task is None:
         targets.require_outputs(context.layout.outputs or 1)
     with record.timed("loss"), torch.no_grad():
@@ -79,9 +79,10 @@ def _add_up_losses(context: SurveyContext, record: RecordBuilder, losses: Tensor
 def _compare_losses(
     context: SurveyContext, record: RecordBuilder, own: Tensor, others: Tensor
 ) -> None:
-    """The loss of held-out sequences; the share of what was gained on one's own that they share.
+    """The loss of held-out sequences, and the share of the training gain that carries over to them.
 
-    Gains count from the first measurement. The ratio's error is that of its two means.
+    The gain is the fall of the loss since the first measurement. The ratio has the error of two
+    means.
     """
     count = len(others)
     estimate = Estimate(float(others.mean()), float(others.std()) / count**0.5, method="mean")
@@ -101,10 +102,10 @@ def _compare_losses(
 
 
 def require_example_loss(context: SurveyContext) -> None:
-    """The loss gives one number for each of the few examples that have shown the layers.
+    """Check that the loss gives one number for each of the few examples of the trial pass.
 
     Raises:
-        ShapeError: If it gives others, or fails.
+        ShapeError: If it gives other numbers, or fails.
     """
     outputs = context.layout.sample
     if outputs is None or context.probe.positions is not None:
@@ -125,9 +126,9 @@ def require_example_loss(context: SurveyContext) -> None:
 
 @dataclass(frozen=True)
 class _Probed:
-    """What a linear probe gets right: the mean score of the examples that judge it."""
+    """The value of a linear probe: the mean score of the examples that judge it."""
 
-    scores: Float[Tensor, " m"]  # 0 or 1 for a class; for numbers parts of R squared
+    scores: Float[Tensor, " m"]  # 0 or 1 for classes, parts of R squared for numbers
     error: float
 
     @property
@@ -138,8 +139,8 @@ class _Probed:
 def measure_probes(context: SurveyContext, record: RecordBuilder) -> None:
     """Linear probes of the raw inputs and of every layer, all on the same examples.
 
-    What each example adds to a probe's number is kept, so that layers can be compared in pairs.
-    Where labels are classes, also how often the nearest neighbour in a layer has the same one.
+    The score of each example is kept, so that layers can be compared in pairs. For class labels the
+    accuracy of the nearest neighbour is measured too.
     """
     targets, judges = context.row_targets("representation"), context.judges
     if targets.columns is None or not context.plan.curves:
@@ -156,7 +157,7 @@ def measure_probes(context: SurveyContext, record: RecordBuilder) -> None:
             own = features.first(read)
             if not bool(own.gram.isfinite().all()):
                 continue
-            if own.constant:  # what is left is rounding, which may tell classes apart all the same
+            if own.constant:  # only rounding is left, which may separate classes by accident
                 features = LayerFeatures(1, torch.zeros(len(features), 1))
                 own = features.first(read)
             if targets.labels is not None:
@@ -190,7 +191,7 @@ def probe_cost(work: WorkCounts, n: int) -> Cost:
 
 
 def _left_out(features: LayerFeatures, targets: Targets) -> _Probed:
-    """Each example is predicted from all the others."""
+    """Predict each example from all the others."""
     assert targets.columns is not None
     few = features.first(len(targets.columns))
     if targets.labels is not None:
@@ -205,12 +206,12 @@ def _left_out(features: LayerFeatures, targets: Targets) -> _Probed:
 
 
 def _held_out(features: LayerFeatures, targets: Targets, read: int, judges: Targets) -> _Probed:
-    """Fitted to examples of the probe set, with the ridge of least left-out error.
+    """Fit to examples of the probe set, with the ridge of the smallest leave-one-out error.
 
     Args:
-        features: of the probe set, and behind them of held-out examples.
-        targets: of the examples that the probe is fitted to.
-        read: examples of the probe set.
+        features: features of the probe set, followed by those of held-out examples.
+        targets: targets of the examples that the probe is fitted to.
+        read: number of examples of the probe set.
         judges: targets of the held-out examples.
     """
     assert targets.columns is not None
@@ -234,21 +235,21 @@ def _predicted(own: Tensor, cross: Tensor, columns: Tensor, ridge: Tensor) -> Te
     n, mean = len(own), columns.mean(0)
     centred = double_center(own)
     unit = centred.diagonal().sum() / n
-    unit = torch.where(unit > 0, unit, 1.0)  # of constant features the mean is all there is
+    unit = torch.where(unit > 0, unit, 1.0)  # constant features predict the mean only
     matrix = centred + ridge.to(unit) * unit * torch.eye(n, dtype=own.dtype, device=own.device)
     weights = torch.linalg.solve(matrix, columns - mean)  # each column adds up to zero
     return (cross - own.mean(0)) @ weights + mean
 
 
 def _fewer(columns: Tensor) -> Tensor:
-    """Columns of targets; more than examples are turned into fewer with the same inner products."""
+    """Target columns; if more than examples, fewer columns with the same inner products."""
     if columns.shape[1] <= len(columns):
         return columns
     return torch.linalg.qr((columns - columns.mean(0)).mT).R.mT
 
 
 def _shares(missed: Tensor, plain: Tensor) -> _Probed:
-    """R squared as a mean over examples, from what a probe and the mean miss of each."""
+    """R squared as a mean over examples, from the squared errors of a probe and of the mean."""
     own, base = missed.square().sum(1), plain.square().sum(1)
     left = own.sum() / base.sum()
     error = (own - left * base).square().sum().sqrt() / base.sum()
@@ -258,18 +259,18 @@ def _shares(missed: Tensor, plain: Tensor) -> _Probed:
 def measure_fit(context: SurveyContext, record: RecordBuilder) -> None:
     """Rows of the whole model: its accuracy, that of its inputs, and that on held-out examples.
 
-    Of numbers and of several labels R squared and the share of labels take the place of accuracy.
-    Taken where curves are, like the linear probes that it stands beside.
+    For numbers R squared replaces accuracy, for several labels the share of right labels. These
+    rows are measured together with curves and linear probes.
     """
     targets, held_out = context.row_targets("representation"), context.held_out
     if not context.plan.curves or context.layout.outputs is None:
         return
     if targets.labels is None:
-        if not context.probe.by_position:  # where the model says its losses alone
+        if not context.probe.by_position:  # such a model only returns losses
             _measure_columns(context, record)
         return
     if context.task is not None and context.task.unit == "sequence":
-        return  # the model does not say groups
+        return  # the model does not predict groups
     right = _examples_right(context, targets.labels)
     rows = {"accuracy": float(right.mean())}
     inputs = context.inputs("representation")
@@ -364,7 +365,7 @@ def _balanced(rights: Tensor, labels: Tensor) -> Estimate:
 
 
 def _measure_columns(context: SurveyContext, record: RecordBuilder) -> None:
-    """The same of targets that are rows of numbers, or of several labels."""
+    """The same for targets that are rows of numbers, or several labels."""
     (batch, targets), held_out = context.examples("representation"), context.held_out
     binary = targets.task is Task.SEVERAL_LABELS
     measure, judged = ("label_accuracy", _labels_right) if binary else ("r2", _r2)
@@ -384,7 +385,7 @@ def _measure_columns(context: SurveyContext, record: RecordBuilder) -> None:
 
 
 def _probe(features: LayerFeatures, targets: Tensor) -> LeaveOneOut:
-    """Regression on all other examples: with narrow features themselves, else with their kernel."""
+    """Leave-one-out regression, with narrow features themselves, otherwise with their kernel."""
     rows = features.rows
     if rows is not None and rows.device.type == "cpu" and 3 * features.width <= 2 * len(rows):
         return representation.leave_one_out_probe(rows.double(), targets)
@@ -392,34 +393,34 @@ def _probe(features: LayerFeatures, targets: Tensor) -> LeaveOneOut:
 
 
 def _probe_r2(features: LayerFeatures, targets: Targets) -> Estimate:
-    """Share of the variance of the targets that a linear probe of all the others explains."""
+    """Share of the variance of the targets that a leave-one-out linear probe explains."""
     found = _left_out(features, targets.take(len(features)))
     return Estimate(found.value, found.error, 0.0, None, "leave-one-out")
 
 
 def _columns_of(outputs: Tensor, targets: Any) -> tuple[Tensor, Tensor] | None:
-    """Outputs beside the targets that they are to say; None where they do not correspond."""
+    """Outputs beside the targets that they predict; None if their shapes do not match."""
     if not isinstance(targets, Tensor) or targets.numel() != outputs.numel():
         return None
     return outputs.double().cpu(), targets.detach().double().cpu().reshape(outputs.shape)
 
 
 def _r2(outputs: Tensor, targets: Any) -> Estimate | None:
-    """Share of the variance of the targets that the outputs explain; below 0: less than none."""
+    """Share of the variance of the targets that the outputs explain; it may be negative."""
     pair = _columns_of(outputs, targets)
     if pair is None:
         return None
     predicted, wanted = pair
     own, plain = (wanted - predicted).square().sum(1), (wanted - wanted.mean(0)).square().sum(1)
-    left = float(own.sum() / plain.sum())  # nan where all targets are equal
+    left = float(own.sum() / plain.sum())  # nan if all targets are equal
     error = float((own - left * plain).square().sum().sqrt() / plain.sum())
     return Estimate(1 - left, error, 0.0, None, "ratio of means")
 
 
 def _labels_right(outputs: Tensor, targets: Any) -> Estimate | None:
-    """Share of several labels predicted right, beside always predicting the commoner value.
+    """Share of right labels, for several labels per example, and that of the most frequent value.
 
-    Outputs that all lie between 0 and 1 are probabilities, others logits.
+    Outputs are probabilities if all are between 0 and 1, otherwise logits.
     """
     pair = _columns_of(outputs, targets)
     if pair is None:
@@ -434,16 +435,16 @@ def _labels_right(outputs: Tensor, targets: Any) -> Estimate | None:
 
 
 def _examples_right(context: SurveyContext, labels: Tensor) -> Tensor:
-    """Of every example, or position, whether the model predicts the class."""
+    """1 for every example or position whose class the model predicts, 0 for the others."""
     positions = context.probe.positions
     batch = context.probe.batch if positions else context.examples("representation")[0]
     return _right(context.outputs(batch), labels, positions)
 
 
 def _right(outputs: Tensor, labels: Tensor, positions: Positions | None = None) -> Tensor:
-    """Of every example, whether the largest output, or the sign of the only one, is its class.
+    """1 where the largest output (the sign of a single output) is the class, else 0.
 
-    Of positions the outputs say it themselves, after the loss of their example.
+    For labels per position the outputs hold the result already, after the loss of each example.
     """
     if positions is not None:
         return positions.rows(outputs[:, 1:], len(labels)).double()
@@ -452,7 +453,7 @@ def _right(outputs: Tensor, labels: Tensor, positions: Positions | None = None) 
 
 
 def _accuracy(value: float, labels: Tensor) -> Estimate:
-    """A share of examples with its standard error, beside guessing the largest class."""
+    """A share of examples with its standard error and its chance level, the largest class."""
     n = len(labels)
     chance = float(torch.unique(labels, return_counts=True)[1].max()) / n
     spread = sqrt(chance * (1 - chance) / n)

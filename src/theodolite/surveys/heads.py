@@ -1,11 +1,11 @@
-"""A pretrained model up to its head, and a fresh head on what the old one received.
+"""A pretrained model up to its head, and a new head on the features that the old head received.
 
-Fine-tuning on a new task begins with the pretrained body and a linear head that knows nothing. At
-that moment the tangent kernel has two parts. That of the head is the kernel of the features. That
-of the body depends on the head: a head of zeros sends no gradient down, and a head fitted to the
-labels would tell every example the labels of all. So the head is random, with independent rows, and
-the body's kernel is averaged over them. The size of the head would set the weight of the two parts;
-it is chosen by the leave-one-out error instead.
+Fine-tuning on a new task begins with the pretrained body and an untrained linear head. At that
+moment the tangent kernel has two parts. The part of the head is the kernel of the features. The
+part of the body depends on the weights of the head. A head of zeros would give no gradients to the
+body. A head that is fitted to the labels would leak all labels into the kernel. So the head has
+independent random rows, and the body's kernel is averaged over them. The size of the head would set
+the weights of the two parts, so both kernels are scaled and mixed instead.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ _CHANNELS_FIRST = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm)
 
 
 class _ReachedError(Exception):
-    """The forward pass has come to the old head, with what it would receive."""
+    """Raised when the forward pass reaches the old head; has the input of the head."""
 
     def __init__(self, features: Tensor) -> None:
         super().__init__()
@@ -36,11 +36,11 @@ class Body(nn.Module):
 
     Args:
         model: any module.
-        head: name of the layer whose input is read, so that it does not run; None reads what the
-            model returns. Tokens are averaged where the mask counts them, maps over positions:
-            those that a linear head takes last, or the axes after the channels of a convolution.
+        head: name of the layer whose input is read; this layer does not run. None reads the output
+            of the model. Tokens are averaged without padding. Maps are averaged over positions:
+            the axes before the last one of a linear head, or after the channels of a convolution.
         channels_last: without a head, whether the model returns maps with features in the last
-            axis; None takes three axes for tokens and more for maps with channels first.
+            axis. None: three axes are tokens, more axes are maps with channels first.
     """
 
     def __init__(
@@ -73,14 +73,14 @@ class Body(nn.Module):
 
 
 class WithHead(nn.Module):
-    """A body with a fresh linear head of independent random rows.
+    """A body with a new linear head of independent random rows.
 
     Args:
         body: the pretrained part.
         width: number of its features.
-        rows: outputs; the more, the closer the traced kernel of the body to its mean over heads.
-        seed: of the rows.
-        like: a parameter or features, for device and dtype.
+        rows: number of outputs; with more, the traced kernel of the body is closer to its mean.
+        seed: seed of the rows.
+        like: a parameter or features that give device and dtype.
     """
 
     def __init__(self, body: Body, width: int, rows: int, seed: int, like: Tensor) -> None:
@@ -99,15 +99,15 @@ class WithHead(nn.Module):
 
 
 def find_head(model: nn.Module, batch: Batch, head: str | None = "auto") -> str | None:
-    """Name of the head of a model, or None where it returns features.
+    """Name of the head of a model, or None if the model returns features.
 
-    By default that is the last layer with parameters that runs, if it is linear (or a convolution
-    over single positions) and gives what the model returns, but for its shape.
+    By default this is the last layer with parameters that runs, if it is linear (or a convolution
+    over single positions) and the model returns its output, possibly reshaped.
 
     Args:
         model: any module, unwrapped.
         batch: a few examples.
-        head: the name; ``"auto"`` looks for it; None says that there is none.
+        head: name of the head; ``"auto"`` finds it; None: there is no head.
 
     Raises:
         UnknownNameError: If there is no layer of this name.
@@ -128,7 +128,7 @@ def find_head(model: nn.Module, batch: Batch, head: str | None = "auto") -> str 
 
 
 def pretrained_body(model: nn.Module, batch: Batch, head: str | None = "auto") -> Body:
-    """The model up to its head; one without a head says itself where its features are.
+    """The model up to its head. A model without a head decides itself where its features are.
 
     Args:
         model: any module, unwrapped.
@@ -174,7 +174,7 @@ def _last_layer(model: nn.Module, batch: Batch) -> tuple[str | None, Tensor | No
 
 
 def _channels_last(layer: nn.Module) -> bool | None:
-    """Whether a layer has features in the last axis; None where it does not say."""
+    """Whether a layer has features in the last axis; None if this is unknown."""
     if isinstance(layer, (nn.LayerNorm, nn.RMSNorm)):
         return True if len(layer.normalized_shape) == 1 else None
     if isinstance(layer, nn.Linear):
@@ -183,9 +183,9 @@ def _channels_last(layer: nn.Module) -> bool | None:
 
 
 def _rows(values: Tensor, mask: Any, *, channels_last: bool | None = None) -> Tensor:
-    """One row per example: the mean over tokens that count, or over the positions of a map.
+    """One row per example: the mean over tokens without padding, or over the positions of a map.
 
-    Unless it is said, three axes are taken for tokens and more for a map with channels first.
+    By default three axes are tokens, and more axes are maps with channels first.
     """
     if values.ndim < 2:
         raise ShapeError(

@@ -1,4 +1,4 @@
-"""Which layers a survey shows: each parameter belongs to one of them, in order of execution."""
+"""The layers that a survey shows, in order of execution; each parameter belongs to one."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -37,7 +37,7 @@ __all__ = ["INPUT", "Footprint", "Layer", "Layout", "count_operations", "survey_
 Shape = tuple[int, ...] | None
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
-_TRIAL = 3  # examples; two could be taken for the length of a sequence of two
+_TRIAL = 3  # examples; two examples could be confused with a sequence of two
 
 
 @dataclass(frozen=True)
@@ -45,19 +45,19 @@ class Layer:
     """One layer of a survey.
 
     Args:
-        index: its number, in order of execution.
-        name: of ``named_modules()``.
+        index: number of the layer, in order of execution.
+        name: name in ``named_modules()``.
         type: name of its class.
         role: "layer"; "block", which stands for the layers inside it; or "parameters", those that
-            a module holds beside the layers inside it.
-        parent: the shown layer that it is part of, where containers were asked for by name.
-        parameters: trainable numbers that it owns.
+            a module has outside the layers inside it.
+        parent: the shown layer that contains it, if the user named containers.
+        parameters: number of its trainable parameters.
         owned: names of its parameters.
-        shape: of its features for one example; None if it gives none per example, or the same as
-            the layer before it.
-        input_shape: of its first input for one example; None if it takes none per example.
-        point: where its features are read.
-        features: numbers of one example once positions are reduced; 0 if there are none.
+        shape: shape of its features for one example; None if it has none per example, or the same
+            features as the layer before it.
+        input_shape: shape of its first input for one example; None if it has none per example.
+        point: the place where its features are read.
+        features: number of its features after pooling of positions; 0 if there are none.
     """
 
     index: int
@@ -74,16 +74,16 @@ class Layer:
 
     @property
     def width(self) -> int:
-        """Numbers of one example at all positions; 0 if there are none."""
+        """Number of features of one example at all positions; 0 if there are none."""
         return 0 if self.shape is None else torch.Size(self.shape).numel()
 
     @property
     def read_at(self) -> str:
-        """Where its features are read, in words."""
+        """The place where its features are read, in words."""
         return str(self.point)
 
     def describe(self) -> dict[str, Any]:
-        """Plain data for the record."""
+        """The layer as plain data for the record."""
         known = {
             key: getattr(self, key)
             for key in ("index", "name", "type", "role", "parent", "parameters")
@@ -95,24 +95,24 @@ class Layer:
 
 
 class _RawInputs(ReadPoint):
-    """Where row 0 is read."""
+    """The place where row 0, the raw input, is read."""
 
     def __str__(self) -> str:
         return "inputs"
 
 
-# Row 0 of a survey: the inputs as they are, without a network.
+# Row 0 of a survey: the raw inputs, without a network.
 INPUT = Layer(-1, "input", "input", "input", None, 0, (), None, point=_RawInputs())
 
 
 @dataclass
 class Footprint:
-    """What one forward pass over some examples takes, counted operation by operation.
+    """Memory and work of one forward pass over some examples, counted operation by operation.
 
     Args:
-        examples: how many.
+        examples: number of examples.
         largest: bytes of the largest result of an operation.
-        total: bytes of all results, which is what a backward pass needs at most.
+        total: bytes of all results; a backward pass needs at most this.
         products: multiply-adds.
     """
 
@@ -128,15 +128,15 @@ class Footprint:
 
 @dataclass(frozen=True)
 class Layout:
-    """The layers of a model, and what a pass of a few examples has shown.
+    """The layers of a model, and the findings of a pass over a few examples.
 
     Args:
-        layers: in order of execution.
-        outputs: columns after the readout; None if the model does not give (n, c).
-        problem: why there are none.
-        footprint: what the pass took.
-        fed: layers whose input is the data itself, whatever the weights.
-        sample: the model's outputs in that pass.
+        layers: the layers, in order of execution.
+        outputs: number of columns after the readout; None if the model does not give (n, c).
+        problem: why there are no outputs.
+        footprint: memory and work of the pass.
+        fed: layers whose input is the data itself, for any weights.
+        sample: outputs of the model in that pass.
     """
 
     layers: tuple[Layer, ...]
@@ -147,7 +147,7 @@ class Layout:
     sample: Tensor | None = None
 
     def at_positions(self, model: nn.Module, pool: AtPositions, outside: str | None) -> "Layout":
-        """The same with shapes of single positions; layers without such positions have none.
+        """The same layers with shapes of single positions; layers without positions have none.
 
         Args:
             model: the model.
@@ -188,10 +188,10 @@ def survey_layers(
 ) -> Layout:
     """Choose layers, and run a few examples through the model to see when each is called.
 
-    By default these are the modules with parameters of their own. With more than ``most`` weight
-    matrices among them, blocks stand for the layers inside. Parameters of a normalisation belong to
-    the layer that it normalises. What a module that is never called holds belongs to the module
-    around it. Containers that are asked for by name own all that is below them.
+    By default these are the modules with their own parameters. If they have more than ``most``
+    weight matrices, blocks stand for the layers inside them. Parameters of a normalisation belong
+    to the layer that it normalises. Parameters of a module that is never called belong to the
+    module around it. A container that the user names owns all parameters inside it.
 
     Raises:
         DomainError: If no layer has parameters.
@@ -240,7 +240,7 @@ def survey_layers(
 
 
 class _Pass:
-    """A forward pass of a few examples: which modules run, what they take and give."""
+    """A forward pass of a few examples: the modules that run, their inputs and outputs."""
 
     def __init__(self, model: nn.Module, batch: Batch, names: list[str]) -> None:
         around = {name.rpartition(".")[0] for name in names if name}
@@ -275,9 +275,9 @@ class _Pass:
 
 
 def _identity(tensor: Tensor) -> tuple[int, int, int] | None:
-    """The same for views of one tensor that keep all its numbers, until it is written to.
+    """A common key for views of one tensor that keep all its numbers, until it is changed.
 
-    None where that cannot be seen.
+    None if such views cannot be recognised.
     """
     if tensor.is_nested or tensor.layout != torch.strided or tensor.is_inference():
         return None
@@ -287,7 +287,7 @@ def _identity(tensor: Tensor) -> tuple[int, int, int] | None:
 
 
 def _shape(output: Any, count: int) -> Shape:
-    """Shape for one example; None if there is not one row for each."""
+    """Shape for one example; None unless there is one row for each example."""
     try:
         tensor = first_tensor(output, "output")
     except ShapeError:
@@ -298,17 +298,17 @@ def _shape(output: Any, count: int) -> Shape:
 
 
 def _features(model: nn.Module, layer: Layer, pool: Pool) -> int:
-    """Numbers of one example of a layer once positions are reduced."""
+    """Number of features of a layer after pooling of positions."""
     if layer.shape is None or isinstance(pool, AtPositions):
         return layer.width
     try:
         return pooled(torch.zeros(1, *layer.shape), pool, model.get_submodule(layer.name)).shape[1]
-    except (ShapeError, RuntimeError):  # the pass that reads features says why
+    except (ShapeError, RuntimeError):  # the pass that reads features gives the reason
         return layer.width
 
 
 def _owner(parameter: str) -> str:
-    """The module of a parameter; originals of a re-parametrised weight belong to its layer."""
+    """The module of a parameter; the original of a re-parametrised weight belongs to its layer."""
     return parameter.rpartition(".")[0].partition("parametrizations.")[0].rstrip(".")
 
 
@@ -327,8 +327,8 @@ def _below(model: nn.Module, layer: str) -> tuple[str, ...]:
 def _normalized(model: nn.Module, names: list[str], pass_: _Pass) -> dict[str, str]:
     """Normalisation -> the layer that it normalises.
 
-    That is the layer after which it is read; else the next layer inside the same module (norms
-    before attention), the one before it there (norms after a sum), or the nearest anywhere.
+    This is the layer after which the norm is read. Otherwise it is the next layer in the same
+    module (a norm before attention), the one before it (a norm after a sum), or the nearest layer.
     """
     ran = list(pass_.shapes)
 
@@ -357,7 +357,7 @@ def _is_norm(module: nn.Module) -> bool:
 def _partition(
     model: nn.Module, names: list[str], pass_: _Pass, hosts: Mapping[str, str]
 ) -> dict[str, tuple[str, ...]]:
-    """Layer -> its parameters, each in one layer that runs; those that no call receives in none."""
+    """Layer -> its parameters. Each parameter is in one layer that runs, or in none if unused."""
     owned: dict[str, list[str]] = {}
     for parameter, tensor in model.named_parameters():
         owner = _owner(parameter)
@@ -373,13 +373,13 @@ def _partition(
 def _inside_paths(
     model: nn.Module, points: Mapping[str, ReadPoint], owned: Mapping[str, Any]
 ) -> frozenset[str]:
-    """Normalisations and activations after which another layer is read: the same features."""
+    """Normalisations and activations that only transform the features of another shown layer."""
     inside = {name for layer in owned if layer in points for name in points[layer].layers}
     return frozenset(n for n in inside & set(owned) if not list(model.get_submodule(n).children()))
 
 
 def _blocks(model: nn.Module) -> list[str]:
-    """Outermost modules with several matrices that stand in a container or have equals."""
+    """Outermost modules with several matrices that are in a container or have equal siblings."""
     modules = dict(model.named_modules())
     matrices = [name for name, parameter in model.named_parameters() if parameter.ndim >= 2]
 
@@ -400,7 +400,7 @@ def _blocks(model: nn.Module) -> list[str]:
 
 
 def _enclosing(name: str, layers: list[str]) -> str | None:
-    """The innermost of the layers that the name lies in."""
+    """The innermost layer that contains the module with this name."""
     around = [layer for layer in layers if layer and name.startswith(layer + ".")]
     return max(around, key=len, default=None)
 
@@ -435,7 +435,7 @@ def _layer(
 
 @contextmanager
 def count_operations(examples: int) -> Iterator[Footprint]:
-    """Count what runs in the block."""
+    """Count the operations in the block."""
     found = Footprint(examples)
     with _Counting(found):
         yield found
@@ -444,7 +444,7 @@ def count_operations(examples: int) -> Iterator[Footprint]:
 class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No: to shield a mode from its compiler torch would import it, two seconds a run."""
+        """Return False; otherwise torch imports its compiler, which takes two seconds."""
         return False
 
     def __init__(self, found: Footprint) -> None:
@@ -462,8 +462,8 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._found.largest = max(self._found.largest, size)
         count = flop_registry.get(func._overloadpacket)
         if count is not None:
-            # Torch's formulas do not know every form of an operation, such as attention with
-            # fewer heads for keys: what they cannot count is left out of the estimate.
+            # Torch's formulas do not cover every operation, such as attention with fewer heads for
+            # keys. Operations that they cannot count are left out of the estimate.
             try:
                 self._found.products += int(count(*args, **(kwargs or {}), out_val=result)) // 2
             except Exception:

@@ -1,4 +1,4 @@
-"""Two models and data in, a comparison out: surveys of both, and every pair of their layers."""
+"""Comparison of two models on the same data: surveys of both, and all pairs of their layers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,8 +21,8 @@ from theodolite.surveys.run import survey
 
 __all__ = ["compare_models"]
 
-_NEAREST = 10  # neighbours of an example that two layers may share
-_LEAST_PERMUTATIONS = 20  # fewer cannot show anything at 5 %
+_NEAREST = 10  # number of neighbours of each example that are compared
+_LEAST_PERMUTATIONS = 20  # with fewer a difference cannot be significant at 5 %
 
 
 def compare_models(
@@ -34,15 +34,15 @@ def compare_models(
     options: Any = None,
     **keywords: Any,
 ) -> Comparison:
-    """Surveys of both models on the same examples, and how alike every pair of their layers is.
+    """Surveys of both models on the same examples, and similarities of all pairs of their layers.
 
     Args:
         first: any module.
         second: any module that takes the same data.
-        data: as :func:`theodolite.survey` takes it, in an order that does not change.
-        names: what to call the models.
-        options: of both surveys.
-        **keywords: of both surveys.
+        data: data in any form that :func:`theodolite.survey` takes, in a fixed order.
+        names: names of the models.
+        options: options of both surveys.
+        **keywords: options of both surveys, as keywords.
 
     Raises:
         DomainError: If the data come in another order the second time.
@@ -52,7 +52,7 @@ def compare_models(
     processes = Processes.of(chosen.group)
     targets = keywords.get("targets")
     everything = reusable(data, chosen, targets, empty=not processes.alone)
-    if chosen.examples is not None:  # the batches that were read hold them
+    if chosen.examples is not None:  # keep the batches that were read, for the second survey
         keywords = keywords | {"targets": None}
     found = [survey(model, everything, options=options, **keywords) for model in (first, second)]
     probe = draw_probe(everything, chosen, processes, targets=keywords.get("targets"))
@@ -74,7 +74,7 @@ def compare_models(
 def _features(
     model: nn.Module, probe: Probe, count: int, found: Survey, options: SurveyOptions
 ) -> Features:
-    """Features of the layers of a survey, read where it reads them, of the first examples."""
+    """Features of the layers of a survey at their `read_at` places, for the first examples."""
     layers = found.record.contents["layers"]
     names = [layer["name"] for layer in layers if layer["output_shape"] is not None]
     inner = unwrap(model)
@@ -123,7 +123,7 @@ def _pairs(
 
 
 def _centred(rows: Tensor) -> Tensor:
-    """The Gram matrix, centred without its diagonal, of length one: products are debiased CKA."""
+    """The centred Gram matrix without diagonal, of length one; products of two are debiased CKA."""
     n = len(rows)
     gram = rows @ rows.mT
     gram.fill_diagonal_(0.0)
@@ -134,7 +134,7 @@ def _centred(rows: Tensor) -> Tensor:
 
 
 def _neighbours(rows: Tensor, nearest: int) -> Tensor:
-    """1 for the nearest neighbours of every example, so scaled that products are shares."""
+    """1 for the nearest neighbours of every example, scaled so that products are shares."""
     distances = torch.cdist(rows, rows).fill_diagonal_(torch.inf)
     chosen = torch.zeros_like(distances, dtype=torch.float32)
     chosen.scatter_(1, distances.topk(nearest, largest=False).indices, 1.0)

@@ -1,4 +1,4 @@
-"""Models by name: a callable of a file or package, timm or hf; on the command line, MODEL."""
+"""Models by name (MODEL on the command line): a callable of a file or package, timm, or hf."""
 
 import importlib
 import importlib.util
@@ -22,20 +22,20 @@ from theodolite.records import listed
 __all__ = ["ModelSource", "build_model", "load_weights_"]
 
 _FORMS = "FILE.py:CALLABLE, PACKAGE.MODULE:CALLABLE, timm:NAME or hf:NAME"
-# Where training scripts put the weights next to other things.
+# Keys under which training scripts store the weights.
 _SECTIONS = ("state_dict", "model_state_dict", "model")
-_SHOWN = 3  # names of weights in a message
+_SHOWN = 3  # largest number of weight names in a message
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where a model comes from.
+    """The source of a model.
 
     Args:
         word: ``file.py:callable``, ``package.module:callable``, ``timm:NAME`` or ``hf:NAME``.
         arguments: keyword arguments of the callable.
-        checkpoint: file with weights; it replaces pretrained ones.
-        seed: of the initial weights.
+        checkpoint: file with weights; they replace pretrained weights.
+        seed: seed of the initial weights.
     """
 
     word: str
@@ -45,9 +45,9 @@ class ModelSource:
 
 
 def build_model(source: ModelSource) -> nn.Module:
-    """The model, with the checkpoint's weights, in evaluation mode.
+    """Build the model with the weights of the checkpoint, in evaluation mode.
 
-    The global random state is left as it was.
+    The global random state is not changed.
 
     Raises:
         DomainError: If it cannot be found or built, or the checkpoint does not fit.
@@ -95,7 +95,7 @@ def _called(target: Any, source: ModelSource) -> Any:
             f"{source.word}: called with {dict(source.arguments)}: {error}; pass its arguments as "
             "--arg NAME=VALUE"
         ) from error
-    except ValueError:  # callables without a signature
+    except ValueError:  # some callables have no signature
         pass
     with _blamed(source.word, "could not be built"):
         return target(**source.arguments)
@@ -128,7 +128,7 @@ def _file_module(path: Path) -> ModuleType:
     written, sys.dont_write_bytecode = (
         sys.dont_write_bytecode,
         True,
-    )  # nothing beside the user's file
+    )  # nothing is written beside the user's file
     try:
         with _blamed(str(path), "could not be imported"):
             specification.loader.exec_module(module)
@@ -138,7 +138,7 @@ def _file_module(path: Path) -> ModuleType:
 
 
 def _model_names(module: ModuleType) -> list[str]:
-    """Callables that the module defines itself; all that it has if there are none."""
+    """Callables that the module defines itself, or all its callables if there are none."""
     public = {key: value for key, value in vars(module).items() if not key.startswith("_")}
     callables = [key for key, value in public.items() if callable(value)]
     own = [key for key in callables if getattr(public[key], "__module__", "") == module.__name__]
@@ -182,7 +182,7 @@ def _extra(package: str, extra: str) -> Any:
 
 @contextmanager
 def _import_path(kind: str) -> Iterator[None]:
-    """Imports find the working folder, and neighbours of a file, as with ``python file.py``."""
+    """Make imports find the working folder and that of the file, as ``python file.py`` does."""
     added = [str(Path.cwd())]
     if kind.endswith(".py"):
         added.insert(0, str(Path(kind).resolve().parent))
@@ -196,7 +196,7 @@ def _import_path(kind: str) -> Iterator[None]:
 
 @contextmanager
 def _blamed(what: str, problem: str) -> Iterator[None]:
-    """Errors of other people's code become one sentence that names the place."""
+    """Convert an error of other code into one sentence that names the place."""
     try:
         yield
     except TheodoliteError:
@@ -212,11 +212,11 @@ def load_weights_(model: nn.Module, path: Path) -> None:
     """Copy a checkpoint's weights into a model, in place.
 
     Reads ``torch.save`` files with ``weights_only=True`` (nothing in them is executed) and
-    ``.safetensors``. Prefixes that wrappers add to all names are taken off.
+    ``.safetensors``. Prefixes that wrappers add to all names are removed.
 
     Raises:
-        DomainError: If the file is missing or holds anything but tensors, or if names or shapes
-            do not fit the model.
+        DomainError: If the file is missing or contains anything except tensors, or if names or
+            shapes do not fit the model.
     """
     own = model.state_dict()
     weights = _without_prefix(_weights(_read(path), path), own)
@@ -253,7 +253,7 @@ def _read_safetensors(path: Path) -> Any:
         ) from error
     try:
         return load_file(path)
-    except Exception as error:  # the Rust reader has error classes of its own
+    except Exception as error:  # the Rust reader raises its own error classes
         raise DomainError(f"checkpoint {path}: cannot be read as safetensors ({error})") from error
 
 
@@ -277,7 +277,7 @@ def _weights(content: Any, path: Path) -> dict[str, Tensor]:
 
 
 def _without_prefix(weights: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Names as the model has them, where a wrapper put one word before each."""
+    """Names as in the model, without a first word that a wrapper added to each."""
     names = set(own)
     for depth in (1, 2):
         if set(weights) & names:

@@ -1,9 +1,9 @@
-"""What the code decides for itself before a measurement: sizes from counts, and memory.
+"""Sizes and memory of a measurement, computed before it starts.
 
-The memory limit is on what the survey adds to the process: probe, features, kernels, sums and
-whatever the passes of the model need. The model and the data that were given do not count. Three
-parts: what stays (the probe, features of all layers), one pass of the model, and the bytes that are
-free for the work of one family at a time.
+The memory limit is for everything that the survey adds to the process: probe set, features,
+kernels, sums and the passes of the model. The model and the given data do not count. The memory has
+three parts: the probe set and the features of all layers, which stay; one pass of the model; and
+the free bytes for the work of one family at a time.
 """
 
 import ctypes
@@ -29,39 +29,39 @@ from theodolite.surveys.probe import Probe
 
 __all__ = ["SurveyPlan", "trim_memory", "warn_of_memory"]
 
-_MOST = 4 * 2**30  # on the CPU, where the user sets no limit
-_USED = 0.85  # of the limit: the allocator keeps some of what was freed
-_LIVE = 6  # results of operations that exist at a time, conversions of layout among them
-_STAYING = 4  # one part of so many is for features that stay
-_NULL_COPIES = 6 * 8  # bytes of a number of permuted targets, intermediate results included
-_PLANNED = 0.5  # of the free bytes: libraries below torch keep copies in layouts of their own
-_SHARE = 8  # one part of so many is for the gradients of one pass
-_GRAPHS = 4  # one part of so many is for what a backward pass goes back through
-_BACKWARD = 5  # results of a backward pass that exist at a time
+_MOST = 4 * 2**30  # default limit on the CPU
+_USED = 0.85  # usable share of the limit: the allocator keeps some freed memory
+_LIVE = 6  # results of operations that exist at one time, with conversions of layout
+_STAYING = 4  # features that stay may take 1 / _STAYING of the memory
+_NULL_COPIES = 6 * 8  # bytes for each number of permuted targets, with intermediate results
+_PLANNED = 0.5  # usable share of the free bytes: libraries below torch make their own copies
+_SHARE = 8  # gradients of one pass may take 1 / _SHARE
+_GRAPHS = 4  # results that a backward pass needs may take 1 / _GRAPHS
+_BACKWARD = 5  # results of a backward pass that exist at one time
 _FEWEST = 4
 _BATCHES = {"cuda": 1000}  # examples in one pass; elsewhere 256
-_KERNELS = 18 * 2**30  # bytes for kernels of long sequences, where the user sets no limit
-_UNLIMITED = 2 * 2**30  # free bytes before anything was planned
-_SEQUENCES = 16  # whose tangent kernels are taken on a CPU, where the user asks for no number
-_OUTPUTS = 2**13  # more of them while they have fewer outputs at all their positions together
+_KERNELS = 18 * 2**30  # default limit for kernels of long sequences, in bytes
+_UNLIMITED = 2 * 2**30  # free bytes before planning
+_SEQUENCES = 16  # default number of sequences with tangent kernels on a CPU
+_OUTPUTS = 2**13  # more sequences are used while all their outputs are fewer than this
 
 
 @dataclass(frozen=True)
 class SurveyPlan:
-    """How one measurement is carried out; nothing of it is chosen by the user.
+    """How one measurement is carried out. The user chooses none of these.
 
     Args:
         curves: whether curves are kept.
         check: whether the engine is compared with plain autograd.
-        diverging: whether numbers that are not finite are a reason rather than an error.
-        details: whether all layers' covariances, unit gradients and heat maps are taken.
-        partial: whether an interrupt ends the measurement with what there is.
-        most_layers: with more of them, blocks stand for the layers inside them.
-        not_due: family -> why it is not taken this time.
-        batch_size: examples in one pass.
+        diverging: whether numbers that are not finite become a reason instead of an error.
+        details: whether covariances of all layers, unit gradients and heat maps are measured.
+        partial: whether an interrupt ends the measurement and keeps the finished families.
+        most_layers: with more layers, blocks stand for the layers inside them.
+        not_due: family -> why it is not measured this time.
+        batch_size: number of examples in one pass.
         sizes: family -> largest number of examples.
-        free_bytes: for the work of one family.
-        notes: family -> sentence, where it has fewer examples than it would take.
+        free_bytes: bytes for the work of one family.
+        notes: family -> note, if it has fewer examples than requested.
     """
 
     curves: bool = True
@@ -77,19 +77,19 @@ class SurveyPlan:
     notes: Mapping[str, str] = field(default_factory=dict)
 
     def size(self, family: str, available: int) -> int:
-        """How many of the examples a family takes."""
+        """Number of examples that a family uses."""
         size = self.sizes[family]
         return available if size is None else min(size, available)
 
     def fitted(
         self, options: SurveyOptions, layout: Layout, probe: Probe, processes: Processes
     ) -> "SurveyPlan":
-        """The same with batch size, examples and free bytes that keep within the memory limit.
+        """The plan with a batch size, numbers of examples and free bytes within the memory limit.
 
         Raises:
             MemoryLimitError: If one example, or the probe, does not fit.
         """
-        # The same in every process: they must choose the same sizes.
+        # Equal in all processes, because they must choose the same sizes.
         limit = size_in_bytes(options.memory_limit) or min(processes.gather(_default_limit(probe)))
         warn_of_memory(limit, available_bytes(_place(probe)), stacklevel=4)
         probe_bytes = sum(tensor.nbytes for tensor in _inputs(probe))
@@ -117,13 +117,13 @@ class SurveyPlan:
         if "tangent" in options.families and wanted > few:
             sizes["tangent"] = few
             notes["tangent"] = reason(Note.FEWER_FOR_TIME, few=few, wanted=wanted)
-        if readers:  # features in float32 or products in float64, whichever is kept
+        if readers:  # features in float32 or products in float64, depending on the width
             count = min(most, probe.row_count)
             free -= sum(8 * count * min(layer.features, count) for layer in layout.layers)
         return replace(plan, batch_size=batch, free_bytes=free, notes=notes)
 
     def with_sizes(self, **sizes: int | None) -> "SurveyPlan":
-        """The same with other numbers of examples."""
+        """The plan with other numbers of examples."""
         return replace(self, sizes={**self.sizes, **sizes})
 
     def kernel_options(
@@ -135,17 +135,17 @@ class SurveyPlan:
         capped: bool = False,
         launched: bool = False,
     ) -> dict[str, Any]:
-        """Memory and batch size for tangent kernels, where the user set a limit.
+        """Memory and batch size for tangent kernels, if the user set a limit.
 
-        Of long sequences memory is not filled (``capped``): more blocks cost little there. Passes
-        of a single output, which are ``launched`` on a GPU, are as large as memory allows: each is
-        recorded, and where a model could move examples each of these is looked for.
+        For long sequences the memory is not filled (``capped``), because more blocks cost little.
+        On a GPU passes of a single output (``launched``) are as large as memory allows, because
+        each pass is recorded and checked.
 
-        One pass may hold gradients of all outputs, and what its backward passes go back through:
-        the engine refuses a batch that leaves no memory for kernels.
+        One pass may hold gradients of all outputs and the results for its backward passes. The
+        engine refuses a batch that leaves no memory for kernels.
         """
         passing = layout.footprint
-        graph = 2 * passing.per_example(passing.total)  # activations, and gradients of their size
+        graph = 2 * passing.per_example(passing.total)  # activations, and as many gradients
         if options.memory_limit is None and capped:
             return {"memory_limit": min(self.free_bytes, _KERNELS)}
         if options.memory_limit is None:
@@ -158,7 +158,7 @@ class SurveyPlan:
 
 
 def warn_of_memory(planned: int, available: int, *, stacklevel: int) -> None:
-    """Say before anything is measured that the planned peak is more than is free."""
+    """Warn before the measurement if the planned peak of memory is more than the free memory."""
     if planned > available:
         warn(
             f"up to {planned / 1e9:.1f} GB may be used, {available / 1e9:.1f} GB are free: the "
@@ -184,7 +184,7 @@ def _default_limit(probe: Probe) -> int:
 
 
 def _most_examples(options: SurveyOptions, layout: Layout, probe: Probe, share: int) -> int:
-    """Examples whose features, products and permuted targets take no more than a share."""
+    """Number of examples whose features, products and permuted targets fit into a share."""
     by_products = math.isqrt(share // (8 * max(1, len(layout.layers))))
     known = [targets for targets in (probe.rows, probe.truth) if targets is not None]
     columns = max(1 if t.columns is None else t.columns.shape[1] for t in known)
@@ -193,7 +193,7 @@ def _most_examples(options: SurveyOptions, layout: Layout, probe: Probe, share: 
 
 
 def _most_sequences(options: SurveyOptions, layout: Layout, probe: Probe) -> int:
-    """Examples with tangent kernels, where their positions make them long and a CPU works.
+    """Number of examples with tangent kernels, for examples with many positions on a CPU.
 
     The time grows with the square of their number, positions and outputs.
     """
@@ -205,9 +205,9 @@ def _most_sequences(options: SurveyOptions, layout: Layout, probe: Probe) -> int
 
 
 def trim_memory(options: SurveyOptions) -> None:
-    """Give memory that was freed back to the system, where a limit is to be kept.
+    """Return freed memory to the system, if there is a limit.
 
-    Blocks of a few MiB stay with the C library otherwise, and the peaks of families add up.
+    Otherwise the C library keeps blocks of a few MiB, and the peaks of families add up.
     """
     if options.memory_limit is None:
         return
@@ -219,6 +219,6 @@ def trim_memory(options: SurveyOptions) -> None:
 def _trimmer() -> Callable[[int], int] | None:
     try:
         found: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
-    except (OSError, AttributeError, TypeError):  # not the GNU C library
+    except (OSError, AttributeError, TypeError):  # another C library than GNU's
         return None
     return found

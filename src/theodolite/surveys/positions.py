@@ -1,7 +1,7 @@
-"""Tasks with labels per position: which positions families look at, drawn once.
+"""Tasks with labels per position: the positions that families measure, drawn once.
 
-Features are those of single positions, drawn so that their classes take turns. Gradients are those
-of whole sequences, whose loss is the mean over their positions.
+Features are those of single positions, drawn evenly over classes. Gradients are those of whole
+sequences, whose loss is the mean over their positions.
 """
 
 from collections.abc import Callable
@@ -24,25 +24,25 @@ __all__ = ["PositionTask", "Positions", "Unit", "find_task"]
 
 Unit = Literal["token", "sequence"]
 
-_MANY_CLASSES = 64  # outputs from which on the most frequent labels stand for all
-_FREQUENT = 10  # of them
-_SEQUENCES, _MONITORED = 64, 16  # examples, where the user asks for no number of them
-_POSITIONS = 2**15  # more examples are taken while they have fewer positions together
-_SPREAD = 4  # times the mean number of positions at most from one example
-_SAME = 1e-3  # of the largest output: what a change of later tokens may do to a causal model
-_STREAM = 7  # of random numbers, beside those of the probe and the permutations
+_MANY_CLASSES = 64  # from this number of outputs on, only the most frequent labels are measured
+_FREQUENT = 10  # number of most frequent labels
+_SEQUENCES, _MONITORED = 64, 16  # default numbers of examples: survey, monitor
+_POSITIONS = 2**15  # more examples are used while all their positions are fewer than this
+_SPREAD = 4  # positions drawn from one example are at most this multiple of the mean
+_SAME = 1e-3  # largest relative change of a causal model if later tokens change
+_STREAM = 7  # stream of random numbers, besides those of the probe set and the permutations
 
 
 @dataclass(frozen=True)
 class PositionTask:
-    """A task with labels per position, as it was found in a model and its data.
+    """A task with labels per position, as found in a model and its data.
 
     Args:
         name: "next-token prediction", "token classification", "segmentation" and the like.
-        labels: how labels lie beside outputs.
-        classes: labels that are looked at, in the order of their numbers; None for real numbers.
+        labels: how labels are arranged beside outputs.
+        classes: labels that are measured, in numerical order; None for real numbers.
         loss: (outputs, batch) -> one number per example.
-        unit: what features are those of.
+        unit: "token" or "sequence", the unit of features.
         outside: a module whose layers have other positions, such as an encoder; or None.
     """
 
@@ -73,12 +73,12 @@ class PositionTask:
         return picked[:, torch.tensor(self.classes, device=rows.device)]
 
     def tangent_readout(self, output: Any, batch: Batch) -> Tensor:
-        """What tangent kernels are about: outputs at a position, or losses of whole examples."""
+        """The functions of tangent kernels: outputs at a position, or losses of examples."""
         read = self.position_readout if self.unit == "token" else self.loss_readout
         return read(output, batch)
 
     def reader(self, output: Any, batch: Batch) -> Tensor:
-        """The loss of every example, and at its positions whether the largest output is right."""
+        """The loss of every example, and for its positions whether the largest output is right."""
         values = main_tensor(output)
         loss = self.loss(values, batch).unsqueeze(1)
         if batch.positions is None or self.classes is None:
@@ -91,7 +91,7 @@ class PositionTask:
         return torch.cat([loss, (predicted == wanted).to(loss)], 1)
 
     def most(self, options: SurveyOptions) -> int:
-        """Examples that are taken: as asked for, or few, since each of them is long."""
+        """Number of examples: as requested, or few by default, because each is long."""
         few = max(_SEQUENCES, _POSITIONS // self.labels.count)
         asked = [family for family in ("gradient", "tangent") if family in options.families]
         found = [few] if not asked else []
@@ -105,11 +105,11 @@ class PositionTask:
         return max(found)
 
     def behind_first(self, batch: Batch) -> Bool[Tensor, "n p"]:
-        """Tokens of every example but its first, unless there is no other.
+        """Tokens of every example without its first, unless it has no other.
 
-        Causal models keep activations there that are a hundred times as long as others and nearly
-        the same in all texts ([sun2024massive]), since heads that have nothing to attend to attend
-        to them ([xiao2024sinks]). A few of them are all that an alignment of features sees.
+        At the first token causal models have activations that are a hundred times as long as others
+        and nearly equal in all texts ([sun2024massive]): attention heads without a relevant token
+        attend to it ([xiao2024sinks]). A few such tokens would dominate all alignments of features.
         """
         count = self.labels.count
         if self.labels.masked and batch.mask is not None:
@@ -119,7 +119,7 @@ class PositionTask:
         return tokens & ((tokens.cumsum(1) > 1) | (tokens.sum(1, keepdim=True) == 1))
 
     def draw(self, batch: Batch, options: SurveyOptions) -> "Positions":
-        """Draw positions, as many of each class as possible; no first token of a causal model.
+        """Draw positions, as many of each class as possible, without first tokens of causal models.
 
         Args:
             batch: the examples.
@@ -127,7 +127,7 @@ class PositionTask:
         """
         counted, labels = self.labels.counted(batch).cpu(), self.labels.targets(batch).cpu()
         if self.labels.masked and batch.mask is not None:
-            # Padding before a text is held against its first token, yet it is no token of it.
+            # The label of padding before a text is its first token, but padding is not text.
             counted = counted & batch.mask.reshape(counted.shape).cpu().bool()
         if self.labels.shift:
             behind = counted & self.behind_first(batch).cpu()
@@ -161,7 +161,7 @@ class PositionTask:
 
 
 def _turns(examples: Int[Tensor, " m"]) -> Int[Tensor, " m"]:
-    """How many entries before each one are of the same example."""
+    """For each entry the number of earlier entries of the same example."""
     order = examples.argsort(stable=True)
     counts = examples.bincount()
     starts = counts.cumsum(0) - counts
@@ -172,13 +172,13 @@ def _turns(examples: Int[Tensor, " m"]) -> Int[Tensor, " m"]:
 
 @dataclass(frozen=True)
 class Positions:
-    """The positions of a probe, in the order in which families take them.
+    """The drawn positions of a probe set, in the order in which families use them.
 
     Args:
-        task: what they are positions of.
-        index: of every example, those that were drawn, along the grid; -1 for none.
-        order: places of the drawn positions in the flattened index; classes take turns.
-        targets: of the drawn positions, in that order.
+        task: the task with labels per position.
+        index: drawn positions of every example, along the grid; -1 for none.
+        order: places of the drawn positions in the flattened index; classes alternate.
+        targets: targets of the drawn positions, in that order.
     """
 
     task: PositionTask
@@ -190,12 +190,12 @@ class Positions:
         return len(self.order)
 
     def rows(self, features: Tensor, count: int) -> Tensor:
-        """Features (n, k d) of all examples as rows of the first positions, (m, d)."""
+        """Features (n, k d) of all examples as rows of the first drawn positions, (m, d)."""
         flat = features.reshape(self.index.numel(), -1)
         return flat[self.order[:count].to(flat.device)]
 
     def singles(self, batch: Batch, count: int) -> tuple[Batch, Targets]:
-        """Examples that have positions, each with its first one, and the targets of these."""
+        """Examples with drawn positions, each with its first one, and the targets of these."""
         examples = self.order // self.index.shape[1]
         firsts = (_turns(examples) == 0).nonzero().flatten()[:count]
         places = self.index.flatten()[self.order[firsts]].unsqueeze(1)
@@ -211,18 +211,18 @@ def find_task(
     options: SurveyOptions,
     loss: Loss | None,
 ) -> tuple[PositionTask, dict[str, str]] | None:
-    """The task where labels come per position, and notes on what was chosen; None elsewhere.
+    """The task with labels per position, and notes about the choices; None for other tasks.
 
     Args:
-        model: in evaluation mode.
-        outputs: for a few examples.
+        model: the model in evaluation mode.
+        outputs: outputs for a few examples.
         few: these examples.
-        batch: all examples of the probe.
+        batch: all examples of the probe set.
         options: unit and classes.
-        loss: the user's, with one number per example.
+        loss: the user's loss, with one number per example.
 
     Raises:
-        DomainError: If no position has a label, or classes are asked for that are no labels.
+        DomainError: If no position has a label, or chosen classes are not labels.
     """
     like = outputs[:1].expand(len(batch), *outputs.shape[1:])
     labels = PositionLabels.of(like, batch)
@@ -256,7 +256,7 @@ def _of_outputs(loss: Loss) -> Callable[[Tensor, Batch], Tensor]:
 
 
 def _is_causal(model: nn.Module, outputs: Tensor, few: Batch) -> bool:
-    """Whether outputs stay as they are when only later tokens change."""
+    """Whether outputs are unchanged if only later tokens change."""
     half = few.targets.shape[1] // 2
 
     def later(leaf: Any) -> Any:
@@ -286,7 +286,7 @@ def _require_labels(found: Tensor, labels: PositionLabels) -> None:
 
 
 def _classes(found: Tensor, labels: PositionLabels, options: SurveyOptions) -> tuple[int, ...]:
-    """Labels that are looked at: those asked for, the most frequent of many, else all."""
+    """The measured labels: the chosen ones, the most frequent of many, or all."""
     values, counts = torch.unique(found, return_counts=True)
     asked = [label for label in options.classes or () if isinstance(label, int)]
     if asked:
@@ -316,7 +316,7 @@ def _name(model: nn.Module, labels: PositionLabels, few: Batch) -> str:
 
 
 def _encoder(model: nn.Module) -> str | None:
-    """Name of the encoder, whose positions are those of the inputs."""
+    """Name of the encoder, which has the positions of the inputs."""
     find = getattr(model, "get_encoder", None)
     encoder = find() if callable(find) else None
     return next((name for name, module in model.named_modules() if module is encoder), None)
