@@ -1,6 +1,6 @@
-"""Covariance: do the weights of a layer vary along the directions in which its inputs do?
+"""Covariance family: do the weights of a layer follow the principal directions of its inputs?
 
-Reads covariances of layers' inputs, and weights. Headline: ``relative_misalignment``, by
+It reads weights and covariances of layers' inputs. Headline: ``relative_misalignment``, computed by
 ``measures.covariance.compare_misalignment_along``.
 """
 
@@ -27,15 +27,15 @@ __all__ = ["covariance_cost", "measure_covariance", "require_image_shape", "with
 
 ImageShape = tuple[int, int, int]
 
-_SHOWN, _FEWER = 200, 64  # directions of f(sigma) that are kept, and of how many in large layers
+_SHOWN, _FEWER = 200, 64  # largest number of directions of f(sigma); the same for large layers
 _LARGE = 1024
-_TOLERANCE = 1e-8  # of leading directions
+_TOLERANCE = 1e-8  # relative residual of leading directions
 _BASES = 10
-_COPIES = 8  # beside the sum: the part of a batch, products of patches, the eigensolver's
-_PATCHES = 70 * 2**20  # bytes: patches of a batch go in chunks
+_COPIES = 8  # copies beside the sum: part of a batch, products of patches, eigensolver
+_PATCHES = 70 * 2**20  # bytes of the patches that are processed at one time
 _IMAGES = 8
 _COLORS = 3
-_SMALLEST = 8  # pixels across: fewer inputs are hardly an image that was flattened
+_SMALLEST = 8  # smallest side of a flattened image, in pixels
 
 
 def measure_covariance(context: SurveyContext, record: RecordBuilder) -> None:
@@ -55,7 +55,7 @@ def measure_covariance(context: SurveyContext, record: RecordBuilder) -> None:
         for layer in group:
             with context.step("covariance", layer):
                 found = moments.pop(layer.name)
-                if known is None or known[0] is not found:  # layers with the same input
+                if known is None or known[0] is not found:  # layers may share an input
                     known = found, _directions(context, layer, found)
                 _layer_rows(context, record, layer, known[1], bases, pictures=layer == layers[0])
     everything = context.plan.sizes["covariance"] is None
@@ -69,8 +69,8 @@ def measure_covariance(context: SurveyContext, record: RecordBuilder) -> None:
 
 
 def covariance_cost(work: WorkCounts, n: int) -> Cost:
-    """A pass that adds up squares of inputs, then eigenvectors and random bases."""
-    moments = sum(n * t * d * d / 4 for t, _, d in work.matrices)  # half of a product in float32
+    """Cost of a pass that adds up squares of inputs, of eigenvectors and of random bases."""
+    moments = sum(n * t * d * d / 4 for t, _, d in work.matrices)  # symmetric, in float32
     bases = 0.0
     for t, filters, d in work.matrices:
         leading = min(d, max(filters // 4 + 1, _SHOWN if d <= _LARGE else _FEWER))
@@ -79,7 +79,7 @@ def covariance_cost(work: WorkCounts, n: int) -> Cost:
 
 
 def _directions(context: SurveyContext, layer: Layer, found: Moments | RowSample) -> Eigen:
-    """As many leading eigenpairs of the data as are shown, or as the filters are judged in."""
+    """The leading eigenpairs of the data that are shown, or that the filters are compared in."""
     needed = _needed(context, layer)
     if isinstance(found, RowSample) and needed == found.rows.shape[1]:
         found = found.moments()
@@ -94,14 +94,14 @@ def _needed(context: SurveyContext, layer: Layer) -> int:
 
 
 def _shown(context: SurveyContext, width: int) -> int:
-    """Directions of a curve, where curves are kept."""
+    """Number of directions of a curve; 0 if no curves are kept."""
     if not context.plan.curves:
         return 1
     return min(_SHOWN if width <= _LARGE else _FEWER, width)
 
 
 def _shared_bases(seed: int) -> Callable[[int], Tensor]:
-    """Random bases by size: all layers are judged in the same directions the same."""
+    """Random bases by size, equal for all layers."""
     known: dict[int, Tensor] = {}
 
     def bases(size: int) -> Tensor:
@@ -114,7 +114,7 @@ def _shared_bases(seed: int) -> Callable[[int], Tensor]:
 
 
 def _matrix_layers(context: SurveyContext) -> list[Layer]:
-    """Linear and convolutional layers; the first alone where deep ones are switched off."""
+    """Linear and convolutional layers; only the first if ``details`` is False."""
     found = [
         layer
         for layer in context.layout.layers
@@ -124,7 +124,7 @@ def _matrix_layers(context: SurveyContext) -> list[Layer]:
 
 
 def without_matrices(context: SurveyContext) -> str | None:
-    """Why no layer has a covariance, in a sentence; None if one has."""
+    """Why no layer has a covariance, in a sentence; None if a layer has one."""
     if _matrix_layers(context):
         return None
     inside = [
@@ -147,7 +147,7 @@ def _weight(context: SurveyContext, layer: Layer) -> Tensor:
 
 
 def _bytes(context: SurveyContext, *layers: Layer) -> int:
-    """Sums of the layers, or their few inputs, and the work on the largest of them."""
+    """Bytes of the sums or the few inputs of the layers, and of the work on the largest layer."""
     sizes = [_kept_bytes(context, layer) for layer in layers]
     modules = (context.model.get_submodule(layer.name) for layer in layers)
     patches = _PATCHES if any(isinstance(module, CONVOLUTIONS) for module in modules) else 0
@@ -155,12 +155,12 @@ def _bytes(context: SurveyContext, *layers: Layer) -> int:
 
 
 def _kept_bytes(context: SurveyContext, layer: Layer) -> int:
-    """Of a sum over all inputs; of the inputs where one process alone has fewer than entries."""
+    """Bytes of a sum over all inputs, or of the inputs if one process has few of them."""
     width, shape = _weight(context, layer).shape[1], layer.input_shape or ()
     module = context.model.get_submodule(layer.name)
     everything = context.plan.sizes["covariance"] is None
     rows = context.probe.given if everything else context.count("covariance")
-    # No patch more than there are positions; rows of a matrix stand along the last axis.
+    # There are as many patches as positions. Rows of a matrix are along the last axis.
     axes = shape[1:] if isinstance(module, CONVOLUTIONS) else shape[:-1]
     rows *= math.prod(axes) * getattr(module, "groups", 1)
     few = context.keeps_inputs and rows < width and _needed(context, layer) < width
@@ -168,7 +168,7 @@ def _kept_bytes(context: SurveyContext, layer: Layer) -> int:
 
 
 def _why_not(context: SurveyContext, layer: Layer) -> str | None:
-    """Why a layer has no covariance, in a sentence; None if it has."""
+    """Why a layer has no covariance, in a sentence; None if it has one."""
     needed, free = _bytes(context, layer), context.plan.free_bytes
     if needed > free:
         return reason(Note.COVARIANCE_BYTES, needed=needed, free=free)
@@ -183,7 +183,7 @@ def _why_not(context: SurveyContext, layer: Layer) -> str | None:
 
 
 def _groups(context: SurveyContext, layers: Sequence[Layer]) -> Iterator[list[Layer]]:
-    """Layers whose covariances fit into memory together: one pass over the data for each group."""
+    """Groups of layers whose covariances fit into memory together; each takes one pass."""
     group: list[Layer] = []
     for layer in layers:
         if group and _bytes(context, *group, layer) > context.plan.free_bytes:
@@ -195,7 +195,7 @@ def _groups(context: SurveyContext, layers: Sequence[Layer]) -> Iterator[list[La
 
 
 def _moments(context: SurveyContext, group: Sequence[Layer]) -> dict[str, Moments | RowSample]:
-    """Moments; those of a layer that takes the data as they are do not change while it trains."""
+    """Moments of inputs. Those of layers that receive the data unchanged are computed once."""
     layer, *others = group
     columns = _weight(context, layer).shape[1]
     fixed = layer.name in context.layout.fed and context.plan.sizes["covariance"] is not None
@@ -251,7 +251,7 @@ def _layer_rows(
 
 
 def _undefined(filters: int, dimensions: int, subspace: int) -> str:
-    """Why there is no misalignment: it takes two directions."""
+    """Why there is no misalignment: fewer than two directions."""
     if subspace > 1:
         return reason(Note.ISOTROPIC)
     if dimensions == 1:
@@ -281,7 +281,7 @@ def _eigenvector_pictures(
 
 
 def _picture_shape(context: SurveyContext, layer: Layer, size: int) -> tuple[ImageShape, str]:
-    """Channels, height and width of what the layer sees, and how they are known."""
+    """Channels, height and width of the input of the layer, and how they are known."""
     module = context.model.get_submodule(layer.name)
     if isinstance(module, CONVOLUTIONS):
         height, width = (1, 1, *module.kernel_size)[-2:]
@@ -298,10 +298,10 @@ def _picture_shape(context: SurveyContext, layer: Layer, size: int) -> tuple[Ima
 
 
 def require_image_shape(context: SurveyContext) -> None:
-    """Height and width, or channels before them, hold all the inputs of the first layer.
+    """Check that the image shape has as many numbers as the input of the first layer.
 
     Raises:
-        ShapeError: If they do not.
+        ShapeError: If it does not.
     """
     asked, layers = context.options.image_shape, _matrix_layers(context)
     if asked is None or not layers:
@@ -317,7 +317,7 @@ def require_image_shape(context: SurveyContext) -> None:
 
 
 def _guessed(size: int) -> ImageShape | None:
-    """A square, grey or in color, where the number of inputs allows one."""
+    """A square image, grey or in colour, if the number of inputs allows it."""
     for channels in (1, _COLORS):
         side = math.isqrt(size // channels)
         if channels * side * side == size and side >= _SMALLEST:

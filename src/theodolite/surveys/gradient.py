@@ -1,7 +1,7 @@
-"""Gradient: how the features, and the gradients, of examples agree within classes and overall.
+"""Gradient family: agreement of the features, and of the gradients, within classes and overall.
 
-Reads features, and sums and pairs of gradients. Headline: ``feature_omega_contrast``, by
-``measures.gradient.contrast_from_sums``, whose formula is in ``linalg``.
+It reads features, and sums and pairs of gradients. Headline: ``feature_omega_contrast``, computed
+by ``measures.gradient.contrast_from_sums``; its formula is in ``linalg``.
 """
 
 import math
@@ -34,16 +34,16 @@ from theodolite.surveys.record import RecordBuilder, chance
 
 __all__ = ["gradient_cost", "measure_feature_contrast", "measure_gradient"]
 
-_CHEAP = 5 * 10**8  # numbers in all gradients of all examples
-_PASSES = 8  # products with all gradients that take less time than their sums, in forward passes
-_FEWER = 100  # examples whose pairs of gradients are compared elsewhere
+_CHEAP = 5 * 10**8  # with fewer numbers in all gradients, all pairs are compared
+_PASSES = 8  # products with all gradients that take as long as their sums, in forward passes
+_FEWER = 100  # number of examples whose pairs of gradients are compared otherwise
 _ZERO_GRADIENTS: str = reason(Note.ZERO_GRADIENTS)
 _ZERO_FEATURES: str = reason(Note.ZERO_VECTORS)
 
 
 @dataclass(frozen=True)
 class GroupAlignment:
-    """Omega of all pairs, and within the groups of every grouping."""
+    """Omega of all pairs, and within groups, for every grouping."""
 
     omega: Float[Tensor, "*layers"]
     classes: Float[Tensor, "*layers b k"]
@@ -77,12 +77,12 @@ def grouped_alignment(
 
 
 def _groups(labels: Tensor | None, count: int) -> Float[Tensor, "n k"]:
-    """One-hot classes of the first examples; without labels all of them form one."""
+    """One-hot classes of the first examples; without labels all examples form one class."""
     return torch.ones(count, 1).double() if labels is None else one_hot(labels[:count]).double()
 
 
 def measure_feature_contrast(context: SurveyContext, record: RecordBuilder) -> None:
-    """Omega of the features, overall and within classes: cheap, and the same for every loss."""
+    """Omega of the features, overall and within classes. It is cheap and needs no loss."""
     labels, count = context.row_targets("gradient").labels, context.row_count("gradient")
     groups = _groups(labels, count)
     permuted = context.draws.permutations_of(groups)[: None if labels is not None else 0]
@@ -142,7 +142,7 @@ def measure_gradient(context: SurveyContext, record: RecordBuilder) -> None:
     if targets.labels is not None:
         rows["in_class_omega"] = total.in_class
         rows["omega_contrast"] = total.contrast
-        if context.task is None:  # else losses stand in the place of logits
+        if context.task is None:  # otherwise outputs are losses, not logits
             rows["logit_omega_contrast"] = logits.contrast
         counts = targets.labels.bincount()
         single = int((counts == 1).sum())
@@ -164,7 +164,7 @@ def measure_gradient(context: SurveyContext, record: RecordBuilder) -> None:
 
 
 def _asked(checked: Checked) -> dict[str, bool | int]:
-    """What a record says of the check."""
+    """The words of a record about the check."""
     names = (
         "batched",
         "batches",
@@ -183,10 +183,10 @@ _Agreement = tuple[
 def _agreement(
     context: SurveyContext, record: RecordBuilder, layers: Sequence[Layer]
 ) -> tuple[_Agreement, Mapping[str, Tensor] | None, bool]:
-    """How gradients agree (layers, all parameters, logits), pairs if any, whether of all examples.
+    """Alignment of gradients, their pairs (or None), and whether pairs are of all examples.
 
-    From pairs of all examples, or from sums over all and pairs of fewer. Sums are of the size of
-    the parameters: where they do not fit, pairs of few examples may.
+    The alignment follows from pairs of all examples, or from sums. Sums have the size of the
+    parameters. If sums do not fit into memory, pairs of few examples may fit.
     """
     if _all_from_pairs(context, layers):
         with suppress(MemoryLimitError):  # sums may still fit
@@ -209,7 +209,7 @@ def _agreement(
 def _by_pairs(
     context: SurveyContext, layers: Sequence[Layer]
 ) -> tuple[_Agreement, Mapping[str, Tensor] | None, bool]:
-    """What sums over all examples would give, from their pairs; these too if asked for."""
+    """Sums over all examples, computed from their pairs; with the pairs if requested."""
     pairs = _pairs(context, layers, context.count("gradient"))
     assert pairs is not None
     with context.step("gradient"):
@@ -218,7 +218,7 @@ def _by_pairs(
 
 
 def gradient_cost(work: WorkCounts, n: int) -> Cost:
-    """A pass for the sums, one for pairs of gradients. Pairs of all examples need no sums."""
+    """Cost of a pass for sums and one for pairs. Pairs of all examples need no sums."""
     asked = work.plan.sizes["pairs"]
     parameters = sum(p.numel() for p in work.model.parameters())
     if asked is None:
@@ -232,7 +232,7 @@ def gradient_cost(work: WorkCounts, n: int) -> Cost:
 
 
 def _pair_count(context: SurveyContext) -> int:
-    """As many as the sums take where all their gradients are few numbers, else fewer."""
+    """Number of examples with pairs: all if their gradients have few numbers, otherwise fewer."""
     count = context.count("gradient")
     asked = context.plan.sizes["pairs"]
     if asked is None:
@@ -244,12 +244,12 @@ def _pair_count(context: SurveyContext) -> int:
 def _pairs(
     context: SurveyContext, layers: Sequence[Layer], count: int
 ) -> Mapping[str, Tensor] | None:
-    """Inner products of all pairs of gradients, for so many examples.
+    """Inner products of all pairs of gradients of the first examples.
 
-    They follow from kernels of the outputs where the tangent family has taken these examples.
+    They follow from tangent kernels if the tangent family has measured these examples.
 
     Raises:
-        MemoryLimitError: If they do not fit.
+        MemoryLimitError: If the gradients do not fit.
     """
     if count < 2:
         return None
@@ -261,18 +261,18 @@ def _pairs(
 
 
 def _add_up(context: SurveyContext, layers: Sequence[Layer]) -> bool:
-    """Whether kernels of layers add up to that of all parameters: each belongs to one of them."""
+    """Whether kernels of layers add up to that of all parameters: each parameter is in one."""
     names = [name for layer in layers for name in layer.owned]
     trained = [name for name, p in context.model.named_parameters() if p.requires_grad]
     return sorted(names) == sorted(trained)
 
 
 def _all_from_pairs(context: SurveyContext, layers: Sequence[Layer]) -> bool:
-    """Whether pairs of all examples are taken: sums follow from them, without passes of their own.
+    """Whether to use pairs of all examples; sums then follow without a pass.
 
-    They are where all pairs are asked for, and where their products cost less than sums: n examples
-    have n/2 products with each of p numbers, and sums, with those of unit vectors, some passes over
-    n examples.
+    This is so if all pairs are requested, or if they cost less than sums. Pairs of n examples take
+    n/2 products with each of p numbers. Sums, with those of unit vectors, take some passes over n
+    examples.
     """
     if not _add_up(context, layers):
         return False
@@ -288,7 +288,7 @@ def _all_from_pairs(context: SurveyContext, layers: Sequence[Layer]) -> bool:
 def _from_pairs(
     context: SurveyContext, pairs: Mapping[str, Tensor], layers: Sequence[Layer]
 ) -> _Agreement:
-    """Alignment of every layer's gradients, of those of all parameters, and of the logits."""
+    """Alignment of the gradients of every layer, of all parameters, and of the logits."""
     batch, targets = context.examples("gradient")
     outputs = context.outputs(batch).detach().requires_grad_()
     with torch.enable_grad():
@@ -323,7 +323,7 @@ def _gradient_rows(
     permuted: Float[Tensor, "b n k"] | None,
 ) -> None:
     n, labels = context.count("gradient"), context.examples("gradient")[1].labels
-    # Groups of examples, such as data sources, are permuted; gradients do not depend on them.
+    # Groups such as data sources may be permuted, because gradients do not depend on them.
     nulls = None
     if gram is not None and permuted is not None:
         nulls = grouped_alignment(gram.double(), permuted.to(gram.device))
@@ -356,11 +356,10 @@ def _gradient_rows(
 def _permuted_groups(
     context: SurveyContext, pairs: Mapping[str, Tensor] | None
 ) -> Float[Tensor, "b n k"] | None:
-    """Permuted groupings of the examples with all pairs, where these are; with many classes large.
+    """Permuted groupings of the examples with pairs; None without permutations or groups.
 
-    None if there are none, or no groups. Classes that the loss contains have no chance level:
-    gradients of one class agree even where labels are independent of inputs, which permuting the
-    classes of given gradients does not show.
+    Classes in the loss have no chance level. Gradients of one class agree even if labels are
+    independent of inputs, and permuting the classes of given gradients does not show this.
     """
     labels = context.examples("gradient")[1].labels
     if pairs is None or labels is None or len(pairs) == 0 or context.probe.groups is None:
@@ -373,7 +372,7 @@ def _permuted_groups(
 def _errors(
     context: SurveyContext, gram: Tensor, labels: Tensor | None, n: int
 ) -> dict[str, float]:
-    """Standard errors of n examples from halves of those with all pairs."""
+    """Standard errors for n examples, from halves of the examples with pairs."""
     halves = context.draws.halves(len(gram))
     if len(halves) < 2:
         return {}

@@ -1,6 +1,6 @@
-"""Kernel: alignment of each layer's kernel with target and input, its spectrum and power.
+"""Kernel family: alignment of each layer's kernel with targets and inputs, spectrum and power.
 
-Reads features. Headline: ``cka_target``, by ``measures.kernel.centered_cka``.
+It reads features. Headline: ``cka_target``, computed by ``measures.kernel.centered_cka``.
 """
 
 import math
@@ -28,10 +28,10 @@ from theodolite.surveys.record import RecordBuilder, chance
 
 __all__ = ["kernel_cost", "measure_kernel"]
 
-_SHOWN = 200  # modes of spectra that are kept
-_PRODUCTS = 2**26  # bytes of products of kernels with permuted labels
-_FEW = 50  # examples, below which chance alone moves CKA visibly
-_LONG, _FEWEST = 0.01, 20  # share of examples that should not outweigh all others, of so many
+_SHOWN = 200  # largest number of modes of a spectrum
+_PRODUCTS = 2**26  # bytes of the products of kernels with permuted labels
+_FEW = 50  # with fewer examples chance changes CKA visibly
+_LONG, _FEWEST = 0.01, 20  # share of examples that may dominate; smallest number to check
 
 
 def measure_kernel(context: SurveyContext, record: RecordBuilder) -> None:
@@ -60,7 +60,7 @@ def measure_kernel(context: SurveyContext, record: RecordBuilder) -> None:
 def _warn_of_long_ones(
     record: RecordBuilder, layers: Sequence[Layer], grams: Float[Tensor, "l n n"]
 ) -> None:
-    """Say where a few examples outweigh all others, as first tokens do in language models."""
+    """Warn if a few examples dominate, as first tokens do in language models."""
     n = grams.shape[1]
     if n < _FEWEST:
         return
@@ -73,24 +73,24 @@ def _warn_of_long_ones(
 
 
 def kernel_cost(work: WorkCounts, n: int) -> Cost:
-    """A spectrum of every layer, and products of its kernel with permuted labels."""
+    """Cost of a spectrum of every layer, and of products with permuted labels."""
     shuffled = work.options.permutations * work.columns * n**2
     return Cost((), work.decomposed(n) + len(work.layout.with_features()) * shuffled)
 
 
 @dataclass(frozen=True)
 class _Reference:
-    """What every layer is compared with, and the measure that says how well it agrees."""
+    """A reference kernel, and the measure of agreement with it."""
 
     measure: str
     kernel: CenteredGrams
-    columns: Float[Tensor, "n c"] | None = None  # of labels, which can be permuted
+    columns: Float[Tensor, "n c"] | None = None  # label columns, which can be permuted
 
 
 def _references(
     context: SurveyContext, record: RecordBuilder, device: torch.device
 ) -> list[_Reference]:
-    """The targets, true labels beside them, and the inputs; those that there are."""
+    """The references that the data allow: targets, true labels, inputs."""
     targets, truth = context.row_targets("kernel"), context.probe.truth
     true = None if truth is None else truth.take(context.count("kernel")).columns
     found = [
@@ -114,7 +114,7 @@ def _alignment_rows(
     kernels: CenteredGrams,
     references: Sequence[_Reference],
 ) -> None:
-    """Rows of layers side by side: one copy from the device for all of them."""
+    """Rows of several layers, copied from the device in one copy."""
     n = kernels.grams.shape[1]
     halves = context.draws.halves(n).to(kernels.grams.device)
     with record.timed("kernel"):

@@ -1,7 +1,7 @@
-"""The examples that all families share: drawn once, balanced over classes, made to fit the model.
+"""The probe set that all families share: drawn once, balanced over classes, made to fit the model.
 
-Of several processes each may hold a part of the data; all draw the probe that one process with all
-the data would (``shards.py``). What was changed for the model's sake is said in the record.
+Each of several processes may hold a part of the data. All draw the probe set that one process with
+all the data would draw (``shards.py``). The record lists every change of the data.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -57,11 +57,11 @@ __all__ = [
 
 
 _LEFT_OUT = {"copies": Note.HELD_OUT_COPIES, "new_classes": Note.HELD_OUT_CLASSES}
-_READING = 0.25  # of the time of a survey, at most, for reading the data
+_READING = 0.25  # largest share of the time of a survey for reading the data
 
 
 class _Drawn(NamedTuple):
-    """Examples, with a random number for each and its place among all that were given."""
+    """Examples, each with a random number and its place in the data."""
 
     batch: Batch
     keys: Tensor
@@ -74,26 +74,26 @@ class _Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class Probe:
-    """Examples for every family; each takes as many as it needs from the front.
+    """The examples for all families. Each family uses as many as it needs from the front.
 
-    Classes take turns, so that the first examples are balanced, however many are taken.
+    Classes alternate, so that any number of first examples is balanced.
 
     Args:
         batch: the examples.
-        targets: what they should give.
-        given: number of examples that the data has.
+        targets: their targets.
+        given: number of examples in the data.
         digest: SHA-256 over inputs and targets.
-        shard: the part of the data that this process has, where there are several.
-        truth: true labels of the same examples, where the targets are others.
+        shard: the part of the data that this process has, if there are several processes.
+        truth: true labels of the same examples, if the targets are other labels.
         suspect: the first example with an input that is nan or infinite, and its place.
-        notes: what was changed of it -> how, so that the model takes it.
-        groups: of the examples, such as their documents or domains; None where none were given.
-        group_names: of the groups, in the order of their numbers.
-        positions: those that were drawn, where labels come per position.
-        reading: seconds that reading the data took.
-        complete: whether all the data were read, and not stopped by the time limit.
-        repeated: examples whose inputs occur more than once among these.
-        left_out: "copies" and "new_classes" among the held-out examples, where there were some.
+        notes: changes that the model needs: what was changed -> how.
+        groups: groups of the examples, such as documents or domains; None if not given.
+        group_names: names of the groups, in the order of their numbers.
+        positions: the drawn positions, for labels per position.
+        reading: seconds for reading the data.
+        complete: whether all the data were read before the time limit.
+        repeated: number of examples whose inputs occur more than once among these.
+        left_out: number of held-out examples left out as "copies" or "new_classes".
     """
 
     batch: Batch
@@ -120,7 +120,7 @@ class Probe:
         return self.batch.take(slice(0, count)), self.targets.take(count)
 
     def with_classes(self, *, convert: bool) -> "Probe":
-        """The same examples with real targets that are whole as class labels, which take turns.
+        """The same examples with whole real targets as class labels, balanced over classes.
 
         Args:
             convert: whether the loss gets class labels too.
@@ -134,7 +134,7 @@ class Probe:
         return replace(self, batch=batch, targets=Targets.of_labels(labels[order]), truth=truth)
 
     def at_positions(self, task: PositionTask, options: SurveyOptions) -> "Probe":
-        """The first of the examples with positions drawn from them; their targets are groups."""
+        """The first examples with drawn positions; their targets are groups."""
         count = min(len(self), task.most(options))
         batch = self.batch.take(slice(0, count))
         drawn = task.draw(batch, options)
@@ -155,21 +155,21 @@ class Probe:
 
     @property
     def rows(self) -> Targets:
-        """Targets of the rows of features: of positions, or of examples."""
+        """Targets of the rows of features: positions or examples."""
         if self.positions is not None and self.by_position:
             return self.positions.targets
         return self.targets
 
     @property
     def row_count(self) -> int:
-        """Rows of features that there are: positions, or examples."""
+        """Number of rows of features: positions or examples."""
         return len(self.positions or ()) if self.by_position else len(self)
 
 
 def reusable(data: Any, options: SurveyOptions, targets: Any = None, *, empty: bool = False) -> Any:
-    """Data that can be gone through more than once.
+    """Data that can be read more than once.
 
-    An iterator is read into a list. With ``examples=`` so many are read, in one pass.
+    An iterator is read into a list. With ``examples=`` only this many are read, in one pass.
     """
     if options.examples is None:
         return list(data) if isinstance(data, Iterator) else data
@@ -196,19 +196,19 @@ def draw_probe(
 ) -> Probe:
     """Draw examples at random, as many of each class as possible.
 
-    Goes through the data once. What is kept never exceeds twice what is asked for and a batch.
-    With several processes, of which each has some of the data, all get the probe that one process
-    with all the data would draw; a loader is gone through twice.
+    The data are read once. At any time at most twice the requested examples and a batch are kept.
+    If each of several processes has a part of the data, all get the probe set that one process with
+    all the data would draw. A loader is then read twice.
 
     Args:
         data: anything that ``iterate_batches`` accepts.
-        options: how many examples the families want, and the seed.
-        processes: those that take part.
-        targets: of the same examples, where the data holds none.
-        device: where the probe should lie.
-        truth: true labels of the examples that this process has, in their order.
-        groups: a number or a name for each of them, in their order.
-        seen: gets the keys of all inputs that this process reads.
+        options: numbers of examples of the families, and the seed.
+        processes: the processes that take part.
+        targets: targets of the same examples, if ``data`` does not contain them.
+        device: device for the probe set.
+        truth: true labels of this process's examples, in their order.
+        groups: a number or a name for each of these examples, in their order.
+        seen: list that gets the keys of all inputs that this process reads.
 
     Raises:
         ShapeError: If there is no example, or there are more or fewer true labels or groups.
@@ -279,7 +279,7 @@ def _with_keys(batches: Iterator[Batch], seen: list[Tensor]) -> Iterator[Batch]:
 
 
 class _Reading:
-    """Stops reading after a part of the time of the survey.
+    """Stops reading after a share of the time of the survey.
 
     Args:
         limit: seconds of the survey; None reads all the data.
@@ -290,7 +290,7 @@ class _Reading:
         self.seconds, self.complete = 0.0, True
 
     def watch(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """The same batches, until the time is up."""
+        """Yield batches until the time is over."""
         start = perf_counter()
         for batch in batches:
             self.seconds = perf_counter() - start
@@ -301,7 +301,7 @@ class _Reading:
 
 
 class _Suspects:
-    """Looks for inputs that are nan or infinite while batches pass."""
+    """Finds inputs that are nan or infinite while batches pass."""
 
     def __init__(self) -> None:
         self.first: tuple[int, Batch] | None = None
@@ -319,13 +319,13 @@ class _Suspects:
 
 
 def _suspect(batch: Batch) -> int | None:
-    """The first example with nan or infinity among its inputs; minus infinity belongs to masks."""
+    """The first example with nan or infinity in its inputs; masks may have minus infinity."""
     for leaf in tree_leaves((batch.args, dict(batch.kwargs))):
         if not isinstance(leaf, Tensor) or leaf.is_nested or leaf.layout != torch.strided:
             continue
         if not leaf.is_floating_point() or leaf.numel() == 0 or len(leaf) != len(batch):
             continue
-        peak = leaf.detach().max()  # nan where one is
+        peak = leaf.detach().max()  # nan if an entry is nan
         if peak.isnan() or peak == torch.inf:
             rows = leaf.detach().flatten(1) if leaf.dim() > 1 else leaf.detach().unsqueeze(1)
             return int((rows.isnan() | (rows == torch.inf)).any(1).nonzero()[0])
@@ -338,7 +338,7 @@ def _kept(
     limit: int | None,
     shard: Shard | None = None,
 ) -> tuple[list[_Drawn], int]:
-    """Examples that may be selected, each with a random number; and how many there were."""
+    """Examples that may be drawn, each with a random number, and the number of all examples."""
     kept: list[_Drawn] = []
     waiting = given = 0
     start, classes = (0, None) if shard is None else (sum(shard.before), shard.classes)
@@ -358,7 +358,7 @@ def _kept_by_all(
     generator: torch.Generator,
     limit: int | None,
 ) -> tuple[list[_Drawn], Shard]:
-    """The same for the data of all processes, with the random numbers of a single one."""
+    """The same for the data of all processes, with the random numbers of one process."""
     shard = find_shard(processes, batches)
     generator.set_state(processes.spread(generator.get_state()))
     for length in shard.before:
@@ -372,7 +372,7 @@ def _kept_by_all(
 
 
 def _exchanged(own: list[_Drawn], processes: Processes, limit: int, shard: Shard) -> list[_Drawn]:
-    """The examples that are selected among those of all processes, and no others, everywhere."""
+    """The drawn examples of all processes, in every process."""
     known = [(part.keys, _labels(part.batch, shard.classes)) for part in own]
     offered = processes.gather(known)
     pairs = [pair for part in offered for pair in part]
@@ -399,10 +399,10 @@ def _keys(count: int, generator: torch.Generator) -> Tensor:
 
 
 def _selected(kept: list[_Drawn], limit: int, classes: bool | None = None) -> _Drawn:
-    """The examples that come first when classes take turns, each class in random order.
+    """The first examples when classes alternate, each class in random order.
 
-    Any process may leave out what is not among its own first ones: an example's turn among all
-    examples is never before its turn among some of them.
+    A process may drop examples that are not among its own first ones. An example never comes
+    earlier among all examples than among some of them.
     """
     batch = single_batch([part.batch for part in kept])
     keys, places = (torch.cat(parts) for parts in list(zip(*kept, strict=True))[1:])
@@ -414,7 +414,7 @@ def _labels(batch: Batch, classes: bool | None) -> Tensor | None:
 
 
 def require_order(data: Any, truth: Any, what: str = "truth") -> None:
-    """Labels beside the data need data that come in one order.
+    """Check that data with separate labels come in a fixed order.
 
     Raises:
         DomainError: If a loader shuffles.
@@ -431,7 +431,7 @@ def require_order(data: Any, truth: Any, what: str = "truth") -> None:
 
 @dataclass(frozen=True)
 class Converted:
-    """Data whose batches are converted whenever they are gone through."""
+    """Data whose batches are converted at every pass."""
 
     data: Any
     cast: Cast
@@ -443,13 +443,13 @@ class Converted:
 
 @dataclass(frozen=True)
 class Fit:
-    """How data are made to fit a model.
+    """How data are changed to fit a model.
 
     Args:
-        cast: what makes the inputs those that the model takes; None where they are.
-        classes: whether real numbers that are whole are class labels.
+        cast: converts the inputs for the model; None if no conversion is needed.
+        classes: whether whole real numbers are class labels.
         notes: "columns", "inputs", "targets" -> what was changed.
-        task: where labels come per position, what that task is.
+        task: the task, for labels per position.
     """
 
     cast: Cast | None
@@ -458,7 +458,7 @@ class Fit:
     task: PositionTask | None = None
 
     def probe(self, probe: Probe, options: SurveyOptions) -> Probe:
-        """The probe as the model takes it."""
+        """The probe set in the form that the model takes."""
         if self.cast is not None:
             probe = replace(probe, batch=self.cast(probe.batch))
         if self.classes:
@@ -473,7 +473,7 @@ class Fit:
         return replace(probe, notes=notes)
 
     def data(self, data: Any, batch_fn: Callable[[Any], Batch] | None) -> Any:
-        """All the data as the model takes them."""
+        """All the data in the form that the model takes."""
         return data if self.cast is None else Converted(data, self.cast, batch_fn)
 
 
@@ -488,17 +488,17 @@ def draw_fitting(
     truth: Any = None,
     groups: Any = None,
 ) -> tuple[Probe, Probe | None, Fit]:
-    """The probe, held-out examples if there are some, and how data are made to fit the model.
+    """The probe set, held-out examples if given, and how data are changed to fit the model.
 
     Args:
-        model: unwrapped.
-        data: what examples are drawn from.
-        options: what the user chose.
-        processes: those that take part.
+        model: the model, unwrapped.
+        data: the data to draw from.
+        options: the user's options.
+        processes: the processes that take part.
         held_out: examples that the model was not trained on.
-        targets: of the same examples, where the data holds none.
-        truth: true labels, where the targets are others.
-        groups: of the examples.
+        targets: targets of the same examples, if ``data`` does not contain them.
+        truth: true labels, if the targets are other labels.
+        groups: groups of the examples.
     """
     place = options.device or model_device(model)
     seen: list[Tensor] | None = None if held_out is None else []
@@ -546,16 +546,16 @@ def _judging(drawn: Probe, judges: Probe, known: Tensor | None) -> tuple[Probe, 
 
 
 def fit_inputs(model: nn.Module, probe: Probe, options: SurveyOptions) -> Fit:
-    """Try two examples before anything is measured, see :func:`theodolite.engine.fit_batch`.
+    """Try two examples before any measurement, see :func:`theodolite.engine.fit_batch`.
 
     Args:
-        model: unwrapped.
-        probe: the examples.
+        model: the model, unwrapped.
+        probe: the probe set.
         options: the readout.
 
     Raises:
-        ShapeError: If the model takes none of these; other errors of the model are left alone.
-        NotFiniteError: If an input is infinite, or nan and so is what the model returns.
+        ShapeError: If the model accepts none of the forms; other errors of the model are passed on.
+        NotFiniteError: If an input is infinite, or nan with a nan output.
     """
     few = probe.batch.take(slice(0, 2))
     fitted = fit_batch(model, few)
@@ -578,7 +578,7 @@ def fit_inputs(model: nn.Module, probe: Probe, options: SurveyOptions) -> Fit:
                 if task is not None and task.labels.shift:
                     notes |= found | {"targets": reason(Note.NEXT_TOKENS)}
                     cast = partial(_with_next_tokens, cast=cast)
-                else:  # the model sees all tokens: nothing is left to predict
+                else:  # the model sees all tokens, so there is nothing to predict
                     task = None
     if task is None and options.unit is not None:
         raise DomainError(
@@ -602,7 +602,7 @@ def _task(
     options: SurveyOptions,
     notes: dict[str, str],
 ) -> PositionTask | None:
-    """The task where labels come per position; None elsewhere."""
+    """The task with labels per position; None for other tasks."""
     try:
         outputs = main_tensor(returned)
     except DtypeError:
@@ -618,7 +618,7 @@ def _task(
 
 
 def _lacks_labels(model: nn.Module, returned: Any, batch: Batch) -> bool:
-    """Whether a language model was given texts alone."""
+    """Whether a language model got texts without labels."""
     tokens = batch.kwargs.get("input_ids", next(iter(batch.args), None))
     logits = getattr(returned, "logits", None)
     if batch.targets is not None or not isinstance(tokens, Tensor):
@@ -629,7 +629,7 @@ def _lacks_labels(model: nn.Module, returned: Any, batch: Batch) -> bool:
 
 
 def _with_next_tokens(batch: Batch, cast: Cast | None = None) -> Batch:
-    """The same texts with their tokens as labels, as causal models take them; without padding."""
+    """The same texts with their tokens as labels, as causal models take them, without padding."""
     batch = batch if cast is None else cast(batch)
     tokens: Tensor = batch.kwargs.get("input_ids", next(iter(batch.args), None))
     if batch.mask is not None:
@@ -638,7 +638,7 @@ def _with_next_tokens(batch: Batch, cast: Cast | None = None) -> Batch:
 
 
 def _require_finite(model: nn.Module, probe: Probe, cast: Cast | None) -> None:
-    """An input that is infinite is refused, and nan unless the model copes with it."""
+    """Refuse infinite inputs, and nan unless the outputs are finite."""
     if probe.suspect is None:
         return
     place, example = probe.suspect
@@ -656,8 +656,8 @@ def _require_finite(model: nn.Module, probe: Probe, cast: Cast | None) -> None:
 
 
 def _columns(returned: Any, batch: Batch, options: SurveyOptions) -> int | None:
-    """Number of outputs; None where there is no row of them for every example."""
+    """Number of outputs; None unless there is one row of outputs for every example."""
     try:
         return int(read_outputs(returned, batch, resolve_readout(options.readout)).shape[1])
-    except Exception:  # the survey says why, where outputs are needed
+    except Exception:  # the survey gives the reason if outputs are needed
         return None

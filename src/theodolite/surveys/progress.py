@@ -1,8 +1,8 @@
-"""How far a survey is, how long it will take, and how many examples fit into its time.
+"""Progress of a survey, its remaining time, and the number of examples that fit into its time.
 
-A stage is a family, or the pass that reads the features. Each says its cost for n examples as
-passes of the model and as multiply-adds of linear algebra. A measured pass and a measured product
-turn both into seconds: for the bar, and for the choice of n (:class:`TimeBudget`).
+A stage is a family, or the pass that reads the features. Each stage gives its cost for n examples:
+passes of the model, and multiply-adds of linear algebra. One measured pass and one measured product
+convert both into seconds, for the bar and for the choice of n (:class:`TimeBudget`).
 """
 
 import sys
@@ -38,26 +38,26 @@ __all__ = [
 Watch = Callable[[float, str], None]
 ProgressBar = bool | Watch | Literal["auto"]
 
-EIGEN = 20.0  # of a decomposition, times the cube of the size: 15 of eigh, 30 of svd, measured
-_TINY = 2e7  # what a step of tiny matrices costs
+EIGEN = 20.0  # cost of a decomposition over the cube of its size: 15 for eigh, 30 for svd, measured
+_TINY = 2e7  # cost of a step of tiny matrices
 _TELLING = 0.01
 _MINUTE = 60.0
 _HOUR = 3600.0
-_PATIENCE = 10.0  # seconds between lines in a log, and before the first
+_PATIENCE = 10.0  # seconds before the first line in a log, and between lines
 _PRODUCT = 256  # rows of the matrices whose product is timed
-_REPEATS, _SHORT = 5, 0.1  # of what is timed; seconds after which it is not repeated
-_TIMED, _TIMED_WORK = 16, 2e10  # examples, and multiply-adds, of the pass that is timed
-_CHEAP = 0.05  # of the limit: a family whose fewest examples take less is always measured
-_LATE = 1.5  # times the limit: a family whose fewest examples end later is left out
+_REPEATS, _SHORT = 5, 0.1  # repetitions of a timing; a longer one (in seconds) is not repeated
+_TIMED, _TIMED_WORK = 16, 2e10  # examples and multiply-adds of the timed pass
+_CHEAP = 0.05  # a family whose fewest examples take less of the limit is always measured
+_LATE = 1.5  # a family whose fewest examples end after this multiple of the limit is left out
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a stage costs.
+    """The cost of a stage.
 
     Args:
-        passes: one after the other, each in forward passes of single examples.
-        products: multiply-adds of linear algebra on what they leave, in all layers together.
+        passes: number of forward passes of single examples.
+        products: multiply-adds of linear algebra on the results, in all layers together.
     """
 
     passes: tuple[float | int, ...] = ()
@@ -73,12 +73,12 @@ class Speed:
 
     @classmethod
     def measured(cls, model: nn.Module, batch: Batch, single: float = 0.0) -> "Speed":
-        """Time one pass and one product, each after one that warms up; short ones are repeated.
+        """Time one pass and one product, each after a warm-up; short ones are repeated.
 
         Args:
-            model: in evaluation mode.
+            model: the model in evaluation mode.
             batch: the examples.
-            single: multiply-adds of one of them; few are timed where these are many.
+            single: multiply-adds of one example; if they are many, few examples are timed.
         """
         most = max(1, min(_TIMED, len(batch), int(_TIMED_WORK / max(single, 1.0))))
         few = batch.take(slice(0, most))
@@ -99,12 +99,12 @@ class Speed:
         return cls(example, timed(lambda: matrix @ matrix) / _PRODUCT**3)
 
     def seconds(self, cost: Cost) -> float:
-        """What a stage takes at this speed."""
+        """Seconds of a stage at this speed."""
         return self.example * sum(cost.passes) + self.product * cost.products
 
 
 def _first_backward_pass() -> None:
-    """The first backward pass of a process imports much of torch, which no family's time is."""
+    """Run a first backward pass, which imports much of torch, outside all timings."""
     one = torch.ones(1, requires_grad=True)
     torch.autograd.grad(2 * one, one, torch.ones(1))
 
@@ -112,13 +112,12 @@ def _first_backward_pass() -> None:
 class TimeBudget:
     """Chooses numbers of examples so that a survey ends in time.
 
-    What the stages before have taken, beside what they should have, corrects what is expected of
-    those that follow.
+    The measured times of earlier stages correct the expected times of later ones.
 
     Args:
-        seconds: until when, counted from ``begun``.
-        speed: that was measured.
-        begun: when the survey began, by ``perf_counter``.
+        seconds: the time limit, counted from ``begun``.
+        speed: the measured speed.
+        begun: start of the survey, by ``perf_counter``.
     """
 
     def __init__(self, seconds: float | int, speed: Speed, begun: float) -> None:
@@ -126,7 +125,7 @@ class TimeBudget:
         self._slower = 1.0
 
     def branch(self) -> "TimeBudget":
-        """The same time and expectations, for stages that are learned of apart."""
+        """The same time and expectations, for stages with separate corrections."""
         return copy(self)
 
     @property
@@ -135,11 +134,11 @@ class TimeBudget:
         return self.seconds - (perf_counter() - self._begun)
 
     def expected(self, cost: Cost) -> float:
-        """Seconds that a stage will take."""
+        """Expected seconds of a stage."""
         return self._slower * self._speed.seconds(cost)
 
     def learn(self, cost: Cost, seconds: float) -> None:
-        """A stage has taken so long; one that was much faster than expected says little."""
+        """Learn from the time of a stage; much faster stages than expected count little."""
         nominal = self._speed.seconds(cost)
         if nominal > 0.1:
             self._slower = min(max(seconds / nominal, 0.5), 8.0)
@@ -150,10 +149,10 @@ class TimeBudget:
         """The largest number of examples within a share of the time left; None if too few fit.
 
         Args:
-            cost: of so many examples.
-            most: that there are.
-            fewest: that give an error bar; fewer are not taken.
-            share: of the time that is left.
+            cost: cost of a number of examples.
+            most: number of available examples.
+            fewest: smallest number with an error bar.
+            share: share of the time left.
         """
         fewest, time = min(fewest, most), share * max(self.left, 0.0)
         late = _LATE * self.seconds - (self.seconds - self.left)
@@ -170,12 +169,12 @@ class TimeBudget:
 
 
 class Progress:
-    """Tells how far a survey is.
+    """Reports the progress of a survey.
 
     Args:
-        show: called with the share that is done, and what is being done.
-        costs: stage -> seconds that its passes and its layers take, in the order of the stages.
-        layers: how many there are.
+        show: called with the finished share and a text.
+        costs: stage -> seconds of its passes and of its layers, in the order of the stages.
+        layers: number of layers.
     """
 
     def __init__(
@@ -188,7 +187,7 @@ class Progress:
         self._start = perf_counter()
 
     def begin(self, stage: str, layer: str = "") -> None:
-        """A stage begins a pass over the examples, or the work on one of its layers."""
+        """Begin a stage: a pass over the examples, or the work on one of its layers."""
         if stage != self._stage:
             self._done |= {self._stage}
             self._stage, self._passes, self._visits = stage, 0, 0
@@ -198,11 +197,11 @@ class Progress:
         self.within(0.0)
 
     def skip(self, stage: str) -> None:
-        """A stage is left out."""
+        """Leave out a stage."""
         self._costs.pop(stage, None)
 
     def within(self, share: float, _what: str = "") -> None:
-        """A share of the pass that runs is done."""
+        """Report the finished share of the current pass."""
         passes, layers = self._costs.get(self._stage, ((), 0.0))
         if self._visits:
             done = sum(passes) + layers * min(1.0, (self._visits - 1) / self._layers)
@@ -218,20 +217,20 @@ class Progress:
         self._show(fraction, " ".join(word for word in words if word))
 
     def result(self, text: str) -> None:
-        """Say what a stage has found."""
+        """Report a result of a stage."""
         self._show(-1.0, text)
 
 
 @dataclass(frozen=True)
 class WorkCounts:
-    """Counts behind the costs of stages; each family says its own cost.
+    """Counts for the costs of stages; each family computes its own cost.
 
     Args:
         model: any module.
         layout: its layers.
-        probe: the examples.
-        options: what the user chose.
-        plan: what the code chose.
+        probe: the probe set.
+        options: the user's options.
+        plan: sizes and memory.
     """
 
     model: nn.Module
@@ -241,7 +240,7 @@ class WorkCounts:
     plan: SurveyPlan
 
     def count(self, family: str) -> int:
-        """Examples that a family takes."""
+        """Number of examples that a family uses."""
         return self.plan.size(family, len(self.probe))
 
     @property
@@ -252,7 +251,7 @@ class WorkCounts:
 
     @cached_property
     def single(self) -> float:
-        """Multiply-adds of one example's forward pass."""
+        """Multiply-adds of the forward pass of one example."""
         return float(self.layout.footprint.per_example(self.layout.footprint.products))
 
     @cached_property
@@ -262,18 +261,18 @@ class WorkCounts:
         return [sizes for sizes in found if sizes is not None]
 
     def kernels(self, count: int, outputs: int) -> float:
-        """Tangent kernels of so many examples."""
+        """Multiply-adds of the tangent kernels of ``count`` examples."""
         sizes = (ContractionSizes(count, count, outputs, c, d, t) for t, c, d in self.matrices)
         return sum(min(contraction_costs(size).values()) for size in sizes)
 
     def decomposed(self, count: int) -> float:
-        """Decompositions of the features of all layers."""
+        """Multiply-adds of decompositions of the features of all layers."""
         widths = (layer.features for layer in self.layout.with_features())
         return sum(_TINY + EIGEN * count * min(count, width) ** 2 for width in widths)
 
 
 def _matrix(model: nn.Module, layer: Layer) -> tuple[int, int, int] | None:
-    """Positions, rows and columns of a layer's matrix; None if it has none of its own."""
+    """Positions, rows and columns of a layer's matrix; None if it has no matrix."""
     weight = getattr(model.get_submodule(layer.name), "weight", None)
     if not isinstance(weight, torch.Tensor) or weight.ndim < 2 or not layer.width:
         return None
@@ -281,9 +280,9 @@ def _matrix(model: nn.Module, layer: Layer) -> tuple[int, int, int] | None:
 
 
 def time_left(done: float, elapsed: float) -> str:
-    """What to say about the rest of the work, from the time of the part that is done.
+    """Words about the remaining time, from the time of the finished part.
 
-    Nothing at the start: from a thousandth of the work one cannot tell.
+    Empty at the start, because the first thousandth of the work does not predict the rest.
 
     Examples:
         >>> time_left(0.25, 40.0), time_left(0.5, 600.0), time_left(0.001, 1.0)
@@ -301,7 +300,7 @@ def time_left(done: float, elapsed: float) -> str:
 
 @contextmanager
 def shown_progress(progress: ProgressBar) -> Iterator[Watch]:
-    """What to tell: the user's function, a bar on a terminal, or lines in a log.
+    """The function that shows progress: the user's function, a bar, or lines in a log.
 
     ``"auto"`` writes lines only for a survey that takes longer than ten seconds.
     """
@@ -331,12 +330,12 @@ def shown_progress(progress: ProgressBar) -> Iterator[Watch]:
 
 
 def _is_terminal() -> bool:
-    """Whether standard error is a terminal; a process may have none, or another object there."""
+    """Whether standard error is a terminal. A process may have none, or another object there."""
     return hasattr(sys.stderr, "isatty") and sys.stderr.isatty()
 
 
 class _Lines:
-    """Plain lines for a log: results as they come, and now and then what is being done.
+    """Plain lines for a log: results as they come, and sometimes the current work.
 
     A log that cannot be written (closed, full disk) does not end a survey.
     """

@@ -1,4 +1,4 @@
-"""What families write their results on: rows, curves, warnings, routes, seconds."""
+"""Collects the results of families: rows, curves, warnings, routes, seconds."""
 
 import math
 import time
@@ -17,12 +17,12 @@ from theodolite.surveys.layers import Layer
 
 __all__ = ["RecordBuilder", "chance"]
 
-# What the numbers of a family are made of; features are read where the layer says.
+# Where the numbers of a family come from; features have the place that the layer names.
 _READS = {"covariance": "inputs", "tangent": "parameters", "gradient": "parameters"}
 
 
 def chance(draws: Tensor | None) -> tuple[float | None, float | None]:
-    """Mean and standard deviation of values under the null; None where none were drawn."""
+    """Mean and standard deviation for permuted labels; None without permutations."""
     if draws is None or draws.numel() == 0:
         return None, None
     values = draws.double().cpu().numpy()
@@ -70,13 +70,13 @@ class RecordBuilder:
         """Add a number.
 
         Args:
-            layer: None for the whole model.
-            family: that it belongs to.
-            measure: its name.
+            layer: the layer; None for the whole model.
+            family: family of the number.
+            measure: name of the measure.
             estimate: the number with its uncertainty.
-            n: examples (covariance: filters) behind it.
-            reason: why it is undefined, where it is.
-            read_at: what it was read from; by default what its family reads.
+            n: number of examples (covariance: filters).
+            reason: why it is undefined, if it is.
+            read_at: where it was measured; by default the place of its family.
         """
         undefined = math.isnan(estimate.value)
         why = (reason or words(Note.UNDEFINED)) if undefined else None
@@ -91,7 +91,7 @@ class RecordBuilder:
             self.warn(layer, family, measure, why)
 
     def warn(self, layer: Layer | None, family: str, measure: str, text: str) -> None:
-        """Say something once per layer and measure, with its kind; repetitions are counted."""
+        """Add a note with its kind, once per layer and measure; repetitions are counted."""
         place = None if layer is None else layer.name
         key = (place, family, measure)
         if key in self._warnings:
@@ -128,7 +128,7 @@ class RecordBuilder:
         self.curves.append(entry)
 
     def absorb(self, other: "RecordBuilder") -> None:
-        """Take over what was written down elsewhere."""
+        """Add all results of another builder."""
         self.rows += other.rows
         self.curves += other.curves
         self.arrays |= other.arrays
@@ -138,14 +138,14 @@ class RecordBuilder:
     def keep_probes(
         self, measure: str, judged_on: str, fitted_on: int, layers: list[str], scores: Tensor
     ) -> None:
-        """What every example adds to the number of a linear probe: its mean is the row's value.
+        """Keep the scores of linear probes per example; their mean is the value of the row.
 
         Args:
-            measure: of the rows.
+            measure: measure of the rows.
             judged_on: "held-out" or "left-out" examples.
-            fitted_on: examples of the probe set.
-            layers: those with a probe.
-            scores: one row per layer, one column per example that judges them.
+            fitted_on: number of examples of the probe set.
+            layers: layers with a linear probe.
+            scores: one row per layer, one column per example that judges the probes.
         """
         name = "probe/scores"
         self.arrays[name] = _array(scores)
@@ -158,14 +158,14 @@ class RecordBuilder:
         }
 
     def keep_example_losses(self, mean: Tensor, measurements: int) -> None:
-        """The mean loss of every example of the probe set, where curves are kept."""
+        """Keep the mean loss of every example of the probe set, if curves are kept."""
         if self._wants_curves:
             self.arrays["loss/mean"] = _array(mean)
             self.example_losses = {"mean": "loss/mean", "measurements": measurements}
 
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:
-        """Add the seconds of a block to a part's."""
+        """Add the seconds of a block to those of a part."""
         start = time.perf_counter()
         try:
             yield
@@ -176,5 +176,5 @@ class RecordBuilder:
 
 def _array(values: Tensor) -> np.ndarray:
     plain = values.detach().cpu()
-    # Curves are for the eye: half of the digits of float64 are noise on disk.
+    # Curves are only drawn, so float32 is enough and halves their size on disk.
     return (plain.float() if plain.is_floating_point() else plain.to(torch.int64)).numpy()

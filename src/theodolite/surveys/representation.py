@@ -1,6 +1,7 @@
-"""Representation: how the labels lie in the singular basis of each layer's features.
+"""Representation family: the labels in the singular basis of each layer's features.
 
-Reads features. Headline: ``alignment_area``, by ``measures.representation.area_from_projections``.
+It reads features. Headline: ``alignment_area``, by
+``measures.representation.area_from_projections``.
 """
 
 import math
@@ -22,7 +23,7 @@ from theodolite.theory.convergence import gradient_descent_loss, steps_to_reduce
 
 __all__ = ["measure_representation", "representation_cost"]
 
-_SHOWN = 200  # directions of the label power that are kept
+_SHOWN = 200  # largest number of directions of the label power
 _LONGEST = 5.0  # decades of steps of the predicted loss
 
 
@@ -31,7 +32,7 @@ def measure_representation(context: SurveyContext, record: RecordBuilder) -> Non
     targets = context.row_targets("representation")
     columns = targets.columns
     assert columns is not None  # the family would not apply
-    # The labels, then every permutation of them, side by side.
+    # The labels, followed by all their permutations.
     sets = torch.cat([columns[None], context.draws.permutations_of(columns)])
     for layer, features in context.features("representation"):
         with context.step("representation", layer):
@@ -48,7 +49,7 @@ def measure_representation(context: SurveyContext, record: RecordBuilder) -> Non
 
 
 def representation_cost(work: WorkCounts, n: int) -> Cost:
-    """Decompositions of all layers, and of halves of the examples; projections of all labels."""
+    """Cost of decompositions for all examples and for halves, and of projections of all labels."""
     options, layers = work.options, work.layout.with_features()
     columns = (1 + options.permutations) * work.columns
     projected = sum(n * min(n, layer.features) * columns for layer in layers)
@@ -89,7 +90,7 @@ def _layer_rows(
 
 
 def _projections(features: LayerFeatures, columns: Float[Tensor, "m n c"]) -> LabelProjections:
-    """Several sets of targets in the singular basis of features of unit length.
+    """Coordinates of several sets of targets in the singular basis of unit-length features.
 
     Coefficients are (r, c, m), residuals (c, m).
     """
@@ -108,13 +109,13 @@ def _projections(features: LayerFeatures, columns: Float[Tensor, "m n c"]) -> La
 
 
 def _mean(every: LabelProjections) -> LabelProjections:
-    """The projections if every direction had its mean mass over permutations."""
+    """Projections in which every direction has its mean mass over permutations."""
     coefficients = every.mass.sum(1)[:, 1:].mean(1).sqrt().unsqueeze(1)
     return _alone(every, coefficients, every.residual.sum(0)[1:].mean().reshape(1))
 
 
 def _alone(every: LabelProjections, coefficients: Tensor, residual: Tensor) -> LabelProjections:
-    """One set of targets, on the CPU: what follows are many small steps."""
+    """One set of targets, on the CPU, because many small steps follow."""
     values = every.singular_values.cpu()
     return replace(
         every,
@@ -138,7 +139,7 @@ def _error(context: SurveyContext, features: LayerFeatures, columns: Tensor) -> 
 
 
 def _steps(found: LabelProjections) -> float:
-    """Steps of gradient descent, at the largest safe step, that halve the loss."""
+    """Number of steps of gradient descent, with the largest safe step size, that halve the loss."""
     energy = float(found.energy.sum())
     if float(found.mass.sum()) <= energy / 2:
         return math.inf

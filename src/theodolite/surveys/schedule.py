@@ -1,7 +1,7 @@
-"""The parts of a survey in their order, and how many examples each takes within the time.
+"""The parts of a survey in order, and the number of examples of each within the time limit.
 
-A part is a family, or a piece of one with its own cost. One measured pass turns costs into seconds.
-What the parts before have taken corrects what is expected of those that follow.
+A part is a family, or a piece of one with its own cost. One measured pass converts costs into
+seconds. The measured times of earlier parts correct the expected times of later ones.
 """
 
 import math
@@ -33,19 +33,19 @@ Measure = Callable[[SurveyContext, RecordBuilder], None]
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a family; where one fails, the others go on.
+    """A part of a family. If one part fails, the others go on.
 
     Args:
-        family: that its rows belong to.
-        measure: writes them down.
-        stage: what it is called while it runs, and in the times of the record.
-        cost: of so many examples.
-        fewest: examples that give an error bar: no time limit takes fewer.
-        share: of the time that is left when it is its turn.
-        tried: whether few examples are measured first, to learn how long more take.
-        reads_features: whether it needs the pass that collects them.
-        row: whose absence is explained where the part fails; by default the whole family's is.
-        always: taken also where the family is not due or does not apply.
+        family: family of its rows.
+        measure: function that measures the part.
+        stage: name of the part during the survey and in the times of the record.
+        cost: cost of a number of examples.
+        fewest: smallest number of examples with an error bar; a time limit never takes fewer.
+        share: share of the time left when its turn comes.
+        tried: whether few examples are measured first, to learn the time of more.
+        reads_features: whether it needs the pass that collects features.
+        row: measure that gets the reason if the part fails; by default the whole family.
+        always: measured even if the family is not due or does not apply.
     """
 
     family: str
@@ -60,7 +60,7 @@ class Part:
     always: bool = False
 
 
-# Cheap ones first. Parts that read features share the time of the pass that collects them.
+# Cheap parts first. Parts that read features share the time of the pass that collects them.
 PARTS = (
     Part(
         "representation",
@@ -80,7 +80,7 @@ PARTS = (
     Part("representation", measure_fit, row="accuracy"),
     Part("representation", measure_shift, row="shift_accuracy"),
     Part("kernel", measure_kernel, "kernel", kernel_cost, reads_features=True),
-    # The headline needs features and no gradients: it is cheap.
+    # The headline needs features and no gradients, so it is cheap.
     Part(
         "gradient",
         measure_feature_contrast,
@@ -92,39 +92,39 @@ PARTS = (
     Part("gradient", measure_gradient, "gradient", gradient_cost, 32, 0.5, tried=True),
     Part("tangent", measure_tangent, "tangent", tangent_cost, 16, 0.85, tried=True),
 )
-_FEWEST_ROWS, _FEATURES_SHARE = 32, 0.35  # of the parts that read features
-_LEAST_SHARE = 0.15  # of the time left: for those that are left after a slow pass
-_CHECKED = 1.7  # plain passes that the pass with its check takes, measured on three networks
-_LONG, _WORTH = 0.06, 1.5  # of the time, and times the fewest examples: a trial is worth it beyond
-_SLOW = 0.05  # of the time: data that take longer to read are read once
+_FEWEST_ROWS, _FEATURES_SHARE = 32, 0.35  # for the parts that read features
+_LEAST_SHARE = 0.15  # smallest share of the time left for the next part after a slow pass
+_CHECKED = 1.7  # cost of a checked pass in plain passes, measured on three networks
+_LONG, _WORTH = 0.06, 1.5  # a trial needs this share of the time, this multiple of `fewest`
+_SLOW = 0.05  # data whose reading takes a larger share of the time are read once
 
 
 class Schedule:
-    """How many examples each part takes, within the time of the survey.
+    """Numbers of examples of all parts, within the time of the survey.
 
     Args:
-        context: of the survey, whose plan it changes.
-        budget: the time; None takes all examples.
+        context: context of the survey; its plan is changed.
+        budget: the time; None uses all examples.
     """
 
     def __init__(self, context: SurveyContext, budget: TimeBudget | None = None) -> None:
         self._context, self._budget = context, budget
-        # Parts that read features do small steps on every layer: how they compare with what was
-        # expected says nothing of passes and large products.
+        # Parts that read features take small steps on every layer. Their speed does not predict
+        # that of passes and large products.
         self._reading = None if budget is None else budget.branch()
         self._cut: dict[str, tuple[int, int]] = {}
-        self._reserved = 0.0  # seconds that parts which read features leave to the others
+        self._reserved = 0.0  # seconds that parts with features leave for the other parts
 
     @classmethod
     def of(cls, context: SurveyContext, begun: float, show: Any) -> "Schedule":
-        """Time one pass, where somebody watches or the time is limited."""
+        """Time one pass, if progress is shown or the time is limited."""
         seconds = context.options.seconds
         if show is None and seconds is None:
             return cls(context)
         try:
             with context.record.timed("trial"):
                 speed = Speed.measured(context.model, context.probe.batch, context.work.single)
-        except Exception:  # an example that the model does not take: the families say why
+        except Exception:  # an example that the model refuses; the families give the reason
             return cls(context)
         if show is not None:
             costs: dict[str, tuple[tuple[float, ...], float]] = {}
@@ -137,14 +137,14 @@ class Schedule:
         return cls(context, None if seconds is None else TimeBudget(seconds, speed, begun))
 
     def plan_features(self, parts: Sequence[Part]) -> None:
-        """Rows of all parts that read features: the pass, and what they do with it."""
+        """Choose the rows of all parts that read features, for the pass and the work on it."""
         if self._budget is None:
             return
         self._reserved = (1 - _FEATURES_SHARE) * self._budget.left
         self._limit_rows(parts, self._pass_cost, dict.fromkeys(part.family for part in parts))
 
     def plan_rows(self, parts: Sequence[Part]) -> None:
-        """Rows of the parts that are left, by what the pass and the parts before have taken."""
+        """Choose the rows of the remaining parts, from the times of the pass and earlier parts."""
         if self._budget is not None and parts and parts[0].cost is not None:
             self._limit_rows(parts, lambda _n: 0.0, [parts[0].family], _LEAST_SHARE)
 
@@ -155,7 +155,7 @@ class Schedule:
         families: Iterable[str],
         least: float = 0.0,
     ) -> None:
-        """No more rows for families than all these parts have time for."""
+        """Limit the rows of families to what these parts have time for."""
         context, work, budget = self._context, self._context.work, self._reading
         assert budget is not None
         most = max(context.row_count(part.family) for part in parts)
@@ -171,25 +171,25 @@ class Schedule:
                 self.limit(family, _FEWEST_ROWS if found is None else found)
 
     def _pass_cost(self, n: int) -> float:
-        """Passes of single examples that give so many rows of features, and held-out ones."""
+        """Passes of single examples for this number of rows and for held-out examples."""
         probe = self._context.probe
         return _CHECKED * (n + self._held_out) * len(probe) / max(1, probe.row_count)
 
     @property
     def _held_out(self) -> int:
-        """Held-out examples whose features are read."""
+        """Number of held-out examples whose features are read."""
         judged = self._context.judged
         return self._context.plan.size("held_out", 0 if judged is None else len(judged))
 
     def learn_pass(self, seconds: float) -> None:
-        """Compare the time of the pass that collects features with what was expected of it."""
+        """Compare the time of the pass that collects features with the expected time."""
         if self._budget is not None:
             examples = self._context.rows_read + self._held_out
             self._budget.learn(Cost((_CHECKED * examples,)), seconds)
             self._reading = self._budget.branch()
 
     def plan_part(self, part: Part) -> str | None:
-        """Examples of a part with passes of its own; the reason where too few fit."""
+        """Choose the examples of a part with its own passes; return the reason if too few fit."""
         budget, context, family = self._budget, self._context, part.family
         if budget is None or part.cost is None or part.reads_features:
             return None
@@ -214,7 +214,7 @@ class Schedule:
         return None
 
     def wants_trial(self, part: Part) -> bool:
-        """Whether a part is long enough to be timed on few examples before all are taken."""
+        """Whether a part is long enough to be timed on few examples first."""
         budget, count = self._budget, self._context.count(part.family)
         if budget is None or part.cost is None or part.reads_features or not part.tried:
             return False
@@ -223,13 +223,13 @@ class Schedule:
         return long and not named and count > _WORTH * part.fewest
 
     def keeps_trial(self, part: Part) -> bool:
-        """Whether no more examples fit than a trial has taken, or hardly more."""
+        """Whether hardly more examples fit than the trial has measured."""
         late = self.plan_part(part) is not None
         few = self._context.count(part.family) <= _WORTH * part.fewest
         return late or few
 
     def _covariance_examples(self) -> int:
-        """All the data, unless reading them again would take long."""
+        """All the data, unless reading them again takes long."""
         context, probe = self._context, self._context.probe
         if context.plan.sizes["covariance"] is not None:
             return context.count("covariance")
@@ -237,7 +237,7 @@ class Schedule:
         return len(probe) if slow else probe.given
 
     def learn(self, part: Part, seconds: float) -> None:
-        """Compare the time of a part with what was expected of it."""
+        """Compare the time of a part with the expected time."""
         if self._budget is not None and part.cost is not None:
             reads, context = part.reads_features, self._context
             count = context.row_count(part.family) if reads else context.count(part.family)
@@ -246,7 +246,7 @@ class Schedule:
             budget.learn(part.cost(context.work, count), seconds)
 
     def limit(self, family: str, count: int) -> None:
-        """No more examples than these for a family."""
+        """Limit the examples of a family."""
         context = self._context
         if family in context.options.named_sizes:
             return
@@ -259,7 +259,7 @@ class Schedule:
             context.plan = context.plan.with_sizes(**{family: count})
 
     def cut(self) -> str | None:
-        """What the time limit has cut, in one line with the argument that lifts it."""
+        """The cuts of the time limit, in one line with the argument that lifts it."""
         if not self._cut:
             return None
         parts = [
@@ -270,13 +270,13 @@ class Schedule:
 
 
 def _round_up(seconds: float) -> int:
-    """Seconds in a round number: tens, and hundreds beyond 200."""
+    """Seconds rounded up to tens, or to hundreds above 200."""
     step = 10 if seconds < 200 else 100
     return int(-(-seconds // step) * step)
 
 
 def _stage_costs(work: WorkCounts) -> dict[str, Cost]:
-    """What the pass over the features and the stages cost, in their order."""
+    """Costs of the pass over the features and of all stages, in order."""
     families = work.options.families
     read = max((work.count(f) for f in FEATURE_READERS if f in families), default=0)
     costs = {"features": Cost((float(read),))} if read else {}

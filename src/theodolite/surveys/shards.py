@@ -1,6 +1,6 @@
-"""The data of several processes as one: parts follow each other by rank, or all have the same.
+"""The data of several processes as one data set: parts in the order of ranks, or equal copies.
 
-Labels and groups that come beside the data are put together in the same order.
+Separate labels and groups are joined in the same order.
 """
 
 import hashlib
@@ -22,14 +22,14 @@ __all__ = ["Shard", "find_shard", "grouped_targets", "probe_digest", "true_targe
 
 @dataclass(frozen=True)
 class Shard:
-    """The part of the data that one process has: all processes' examples follow each other by rank.
+    """The part of the data that one process has; parts follow each other in the order of ranks.
 
     Args:
-        before: lengths of the batches of the processes before this one.
+        before: lengths of the batches of earlier processes.
         own: lengths of its batches.
-        after: lengths of the batches of the processes that follow.
-        copies: whether every process was given the same data, which then counts once.
-        classes: whether all targets are class labels; None where the examples decide.
+        after: lengths of the batches of later processes.
+        copies: whether all processes got the same data, which then count once.
+        classes: whether all targets are class labels; None if the examples decide.
     """
 
     before: tuple[int, ...] = ()
@@ -45,11 +45,11 @@ class Shard:
 
 
 def find_shard(processes: Processes, batches: Callable[[], Iterable[Batch]]) -> Shard:
-    """Count everybody's examples; goes through the data once, which for tensors is nothing.
+    """Count the examples of all processes; this reads the data once.
 
     Args:
-        processes: those that take part.
-        batches: gives this process's batches, anew at every call.
+        processes: the processes that take part.
+        batches: returns this process's batches, from the start at every call.
     """
     with processes.together():
         found = _DataSummary.of(batches())
@@ -70,11 +70,11 @@ def find_shard(processes: Processes, batches: Callable[[], Iterable[Batch]]) -> 
 
 @dataclass(frozen=True)
 class _DataSummary:
-    """What processes tell each other about their data."""
+    """The description of their data that processes exchange."""
 
     lengths: tuple[int, ...]
     kinds: tuple[str, ...]
-    digest: str  # of the first batch: the same data everywhere, or not
+    digest: str  # digest of the first batch, to recognise equal data
 
     @classmethod
     def of(cls, batches: Iterable[Batch]) -> "_DataSummary":
@@ -105,17 +105,17 @@ def _tensors(batch: Batch) -> Iterator[Tensor]:
 
 
 def true_targets(truth: Any, places: Tensor, shard: Shard, processes: Processes) -> Targets | None:
-    """True labels of some examples; None where none were given.
+    """True labels of some examples; None if none were given.
 
     Args:
-        truth: of this process's examples, in their order.
-        places: of the examples among those of all processes.
+        truth: true labels of this process's examples, in their order.
+        places: places of the examples among those of all processes.
         shard: the part of the data that this process has.
-        processes: those that take part.
+        processes: the processes that take part.
 
     Raises:
-        ShapeError: If a process gave more or fewer than it has examples.
-        DomainError: If they are no labels or numbers, or one process gave none.
+        ShapeError: If a process gave more or fewer labels than it has examples.
+        DomainError: If they are neither labels nor numbers, or one process gave none.
     """
     given = any(processes.gather(truth is not None))
     if not given:
@@ -134,7 +134,7 @@ def true_targets(truth: Any, places: Tensor, shard: Shard, processes: Processes)
 
 
 def _own_truth(truth: Any, count: int) -> Tensor | None:
-    """What this process adds to the true labels of all; None where it has no examples."""
+    """This process's part of the true labels; None if it has no examples."""
     if count == 0:
         return None
     if truth is None:
@@ -163,10 +163,10 @@ def _negative(values: Tensor) -> bool:
 def grouped_targets(
     groups: Any, places: Tensor, shard: Shard, processes: Processes
 ) -> tuple[Targets | None, tuple[str, ...]]:
-    """Groups of some examples, numbered in the order of their names; None where there are none.
+    """Groups of some examples, numbered in the order of their names; None without groups.
 
     Raises:
-        ShapeError: If a process gave more or fewer than it has examples.
+        ShapeError: If a process gave more or fewer groups than it has examples.
     """
     if not any(processes.gather(groups is not None)):
         return None, ()

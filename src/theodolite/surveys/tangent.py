@@ -1,7 +1,7 @@
-"""Tangent: alignment of each layer's tangent kernel with the labels.
+"""Tangent family: alignment of each layer's tangent kernel with the labels.
 
-Reads tangent kernels, or a sketch of them. Headline: ``tangent_alignment``, by
-``measures.tangent.alignment_decomposition`` of a kernel; a sketch has it from the same
+It reads tangent kernels, or a sketch of them. Headline: ``tangent_alignment``. For a kernel
+``measures.tangent.alignment_decomposition`` computes it. Both a kernel and a sketch end in
 ``alignment_from_norms``.
 """
 
@@ -31,16 +31,16 @@ from theodolite.theory.infinite_width import equilibrium_layer
 
 __all__ = ["measure_tangent", "tangent_cost", "too_long"]
 
-_WORK = 16  # kernels' worth of memory for measuring one of them in float64
-_FEWEST = 16  # examples: below, a sketch says more
-_DECOMPOSED = 512  # rows of a kernel beyond which its norm takes no decomposition
-_SMALL = 512  # rows of a kernel: the CPU is faster with fewer
-# Multiply-adds of exact kernels of long examples: a minute or two on two cores, or on a large GPU.
+_WORK = 16  # memory for measuring one kernel in float64, in kernels
+_FEWEST = 16  # with fewer examples a sketch is more accurate
+_DECOMPOSED = 512  # the norm of a kernel with more rows is computed without a decomposition
+_SMALL = 512  # kernels with fewer rows are faster on the CPU
+# Multiply-adds of exact kernels of long examples: one or two minutes on two cores or a large GPU.
 _MOST_WORK = {"cpu": 5e12, "cuda": 2e15}
-_PICTURED = 40  # examples of the heat maps of forward and backward kernels
-_GRADIENTS = 4  # copies of the output gradients behind them
-_PICTURES = 8  # layers with heat maps
-_LONG = 10**12  # products of passes over sequences: minutes of a CPU, with those of positions
+_PICTURED = 40  # examples in the heat maps of forward and backward kernels
+_GRADIENTS = 4  # copies of the output gradients for heat maps
+_PICTURES = 8  # largest number of layers with heat maps
+_LONG = 10**12  # products of passes over sequences: minutes on a CPU
 _PASSIVE = (nn.Flatten, nn.Identity, nn.Dropout)
 
 
@@ -65,7 +65,7 @@ def measure_tangent(context: SurveyContext, record: RecordBuilder) -> None:
 
 
 def too_long(context: SurveyContext) -> str | None:
-    """Why kernels of the sequences of a large model are left to who asks for them, on a CPU."""
+    """Why tangent kernels of long sequences are not measured by default on a CPU."""
     asked = context.options.sizes["tangent"] != SIZES["tangent"]
     on_cpu = next(context.model.parameters()).device.type == "cpu"
     if context.task is None or context.layout.outputs is None or asked or not on_cpu:
@@ -78,7 +78,7 @@ def too_long(context: SurveyContext) -> str | None:
 
 
 def tangent_cost(work: WorkCounts, n: int) -> Cost:
-    """A pass forwards, one back for each output or vector, and products of kernels."""
+    """Cost of a forward pass, a backward pass for each output or vector, and kernel products."""
     outputs = work.layout.outputs or 1
     if work.options.sketches(outputs):
         return Cost((_sketch_passes(work, n),), 0.0)
@@ -96,7 +96,7 @@ def _sketch_passes(work: WorkCounts, n: int) -> float:
 
 
 def _exact_count(context: SurveyContext, layers: int) -> int | None:
-    """How many examples' kernels fit into memory; None where a sketch is due."""
+    """Number of examples whose kernels fit into memory; None if a sketch is due."""
     outputs = context.layout.outputs or 1
     if context.task is not None and context.task.unit == "sequence":
         outputs = context.probe.targets.num_classes or 1
@@ -108,7 +108,7 @@ def _exact_count(context: SurveyContext, layers: int) -> int | None:
 
 
 def _why_sketched(context: SurveyContext) -> str | None:
-    """Why long examples are sketched although their kernels would fit: the work they take."""
+    """Why long examples get a sketch although their kernels fit into memory: too much work."""
     task, outputs = context.task, context.layout.outputs or 1
     if context.options.tangent != "auto" or task is None or task.unit == "sequence":
         return None
@@ -139,9 +139,9 @@ def _exact(
         if layer.name in kernels:
             with context.step("tangent", layer):
                 kernel = kernels[layer.name]
-                if kernel.shape[0] * kernel.shape[1] <= _SMALL:  # many small steps follow
+                if kernel.shape[0] * kernel.shape[1] <= _SMALL:  # many small steps are faster there
                     kernel = kernel.cpu()
-                if of_losses:  # one function of an example, beside several groups
+                if of_losses:  # one function per example, compared with several groupings
                     own = torch.eye(targets.shape[1]).to(kernel)
                     kernel = torch.einsum("iajb,cd->icjd", kernel, own)
                 values[layer.name] = _kernel_rows(
@@ -158,14 +158,14 @@ def _exact(
 
 
 def _keep_loss_products(context: SurveyContext, kernels: TangentKernels, batch: Batch) -> None:
-    r"""Inner products of the losses' gradients, for the gradient family: no pass of their own.
+    r"""Inner products of the losses' gradients, for the gradient family, without another pass.
 
     .. math:: \langle \nabla_\theta \ell_i, \nabla_\theta \ell_j \rangle
               = \sum_{ab} \frac{\partial \ell_i}{\partial f_{ia}} K_{ia,jb}
                 \frac{\partial \ell_j}{\partial f_{jb}}
 
-    None are kept of a loss that looks at other examples too: those of halves, with a weight for
-    each example, must have the same gradients.
+    They are kept only if the loss of an example does not depend on the others. To check this, the
+    gradients of weighted halves must agree.
     """
     wanted = "gradient" in context.options.families and "gradient" not in context.plan.not_due
     loss, outputs = per_example_loss(context.loss), kernels.outputs.detach()
@@ -196,7 +196,7 @@ def _keep_loss_products(context: SurveyContext, kernels: TangentKernels, batch: 
 
 
 def _with_matrix(context: SurveyContext, layers: Sequence[Layer]) -> list[Layer]:
-    """Layers along which alignments make a curve: normalisations alone are none of them."""
+    """Layers with a matrix; the curve over layers leaves out normalisations."""
     named = dict(context.model.named_parameters())
     found = [la for la in layers if any(named[name].ndim > 1 for name in la.owned)]
     return found or list(layers)
@@ -251,7 +251,7 @@ def _sketch(context: SurveyContext, record: RecordBuilder, layers: Sequence[Laye
 
 
 def _equilibrium(context: SurveyContext, record: RecordBuilder) -> None:
-    """The layer at which forward and backward information balance, for plain ReLU stacks."""
+    """The layer where forward and backward information balance, for plain ReLU stacks."""
     depth = relu_depth(context.model)
     batch, _ = context.examples("tangent")
     inputs = batch.args[0] if batch.args else None
@@ -259,7 +259,7 @@ def _equilibrium(context: SurveyContext, record: RecordBuilder) -> None:
         return
     n, finite = len(inputs), bool(inputs.isfinite().all())
     cosine = float(gradient.cosine_stiffness(inputs)) if finite else math.nan
-    if math.isnan(cosine):  # or fewer than two inputs are not zero
+    if math.isnan(cosine):  # fewer than two inputs are nonzero
         return
     value = equilibrium_layer(depth, min(max(cosine, -1.0), 1.0))
     why = reason(Note.NO_BALANCE)
@@ -268,7 +268,7 @@ def _equilibrium(context: SurveyContext, record: RecordBuilder) -> None:
 
 
 def relu_depth(model: nn.Module) -> int:
-    """Number of linear layers of a plain stack in which each but the last has a ReLU; else 0."""
+    """Number of linear layers of a plain stack with a ReLU after each but the last; else 0."""
     leaves = [module for module in model.modules() if not list(module.children())]
     kinds = [type(module) for module in leaves if not isinstance(module, _PASSIVE)]
     linear, rest = kinds[::2], kinds[1::2]
@@ -277,7 +277,7 @@ def relu_depth(model: nn.Module) -> int:
 
 
 def _heat_maps(context: SurveyContext, record: RecordBuilder, layers: Sequence[Layer]) -> None:
-    """Forward and backward kernels of linear layers of vectors, examples in class order."""
+    """Forward and backward kernels of linear layers on vectors, examples in class order."""
     linear = [
         layer
         for layer in layers
@@ -304,7 +304,7 @@ def _heat_maps(context: SurveyContext, record: RecordBuilder, layers: Sequence[L
                 kernels = forward_backward_kernels(
                     context.model, batch, list(part), readout=context.options.readout
                 )
-            except TheodoliteError:  # pictures are no reason to lose the numbers
+            except TheodoliteError:  # a failed picture must not lose the numbers
                 continue
         for name, (forward, backward) in kernels.items():
             maps = {"matrix": forward, "classes": classes}

@@ -1,4 +1,4 @@
-"""What examples, or their positions, should give, and the losses that hold outputs against it."""
+"""Targets of examples or positions, and the losses that compare outputs with them."""
 
 from collections.abc import Collection
 from copy import copy
@@ -21,17 +21,17 @@ __all__ = ["Targets", "Task", "in_turns", "loss_of_maps", "single_loss"]
 
 
 class Task(StrEnum):
-    """What is asked of every example; its value is the word of records."""
+    """The task of an example; its value is the word in records."""
 
     CLASSES = "classification"
     NUMBERS = "regression"
     SEVERAL_LABELS = "multi-label"
-    SEQUENCES = "sequence"  # targets of other shapes, which only a loss can read
+    SEQUENCES = "sequence"  # targets of other shapes, which only a loss can use
     UNLABELED = "unlabeled"
 
     @property
     def loss(self) -> Loss:
-        """The loss that goes with it, one number per example."""
+        """The default loss of the task, with one number per example."""
         losses: dict[Task, Loss] = {
             Task.NUMBERS: _squared_error,
             Task.SEVERAL_LABELS: _binary_cross_entropy,
@@ -39,20 +39,20 @@ class Task(StrEnum):
         return losses.get(self, per_example_cross_entropy)
 
 
-_MOST_CLASSES = 1_000_000  # each takes a column per example
+_MOST_CLASSES = 1_000_000  # each class takes a column per example
 
 
 @dataclass(frozen=True)
 class Targets:
-    """Targets of all examples of a probe, read once for all families.
+    """Targets of all examples of a probe set, read once for all families.
 
     Args:
-        task: what they are.
-        labels: class of each example, on the CPU; None unless there are classes.
-        columns: one row of numbers per example, in float64: one-hot classes, several labels as
-            they are, real numbers moved to [-1, 1]; None where there is nothing to align with.
-        whole: whether they are single real numbers that could be class labels.
-        unscaled: real numbers as they came, where the columns were moved to [-1, 1].
+        task: the task.
+        labels: class of each example, on the CPU; None without classes.
+        columns: one row of numbers per example, in float64: one-hot classes, several labels
+            unchanged, real numbers scaled to [-1, 1]; None if there is nothing to align with.
+        whole: whether the targets are single real numbers that could be class labels.
+        unscaled: the original real numbers, if the columns were scaled to [-1, 1].
     """
 
     task: Task
@@ -127,7 +127,7 @@ class Targets:
         return self.columns.shape[1]
 
     def take(self, chosen: int | Tensor) -> "Targets":
-        """So many of the first examples, or those at these places."""
+        """The first examples (for a number), or the examples at these places."""
         labels, columns, unscaled = self.labels, self.columns, self.unscaled
         which = slice(0, chosen) if isinstance(chosen, int) else chosen
         return Targets(
@@ -139,13 +139,13 @@ class Targets:
         )
 
     def numbers(self) -> Float[Tensor, "n c"]:
-        """The columns in units that another set of examples shares."""
+        """The columns in units that are comparable with another set of examples."""
         found = self.columns if self.unscaled is None else self.unscaled
         assert found is not None  # there would be nothing to predict
         return found
 
     def require_classes(self, outputs: int | None) -> None:
-        """Several classes need several outputs.
+        """Check that several classes have several outputs.
 
         Raises:
             DomainError: If there is one output, and more than two whole numbers.
@@ -158,7 +158,7 @@ class Targets:
             )
 
     def require_outputs(self, count: int) -> None:
-        """A model with so many outputs can be asked for these targets.
+        """Check that a model with this number of outputs can predict these targets.
 
         Raises:
             DomainError: If a label exceeds the number of outputs, or the columns do not match.
@@ -178,15 +178,15 @@ class Targets:
             )
 
     def loss(self, asked: Loss | None) -> Loss:
-        """A loss with one number per example: the user's, or the one that goes with the targets.
+        """A loss with one number per example: the user's loss, or the default of the task.
 
-        A loss of torch that averages over examples is asked not to: modules with a ``reduction``
-        and functions that take one.
+        A loss of torch that averages over examples gets ``reduction="none"``; this covers modules
+        with a ``reduction`` and functions that take one.
         """
         return self.task.loss if asked is None else single_loss(asked)
 
     def outputs(self, count: int) -> Float[Tensor, "n c"]:
-        """Targets beside outputs: as many columns as the model has.
+        """Targets to compare with outputs: as many columns as the model has.
 
         Raises:
             DomainError: As :meth:`require_outputs`.
@@ -211,7 +211,7 @@ def _binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def in_turns(keys: Tensor, labels: Tensor | None, limit: int) -> Tensor:
-    """Places of the examples that come first when classes take turns, each in random order."""
+    """Places of the first examples when classes alternate, each class in random order."""
     order = keys.argsort()
     if labels is not None:
         by_class = order[labels[order].argsort(stable=True)]
@@ -223,7 +223,7 @@ def in_turns(keys: Tensor, labels: Tensor | None, limit: int) -> Tensor:
 
 
 def single_loss(loss: Loss) -> Loss:
-    """The user's loss with one number per example, where torch would average over examples."""
+    """The user's loss with one number per example; losses of torch average by default."""
     if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
         single = copy(loss)
         single.reduction = "none"  # type: ignore[assignment]
@@ -235,9 +235,9 @@ def single_loss(loss: Loss) -> Loss:
 
 
 def loss_of_maps(loss: Loss) -> Loss:
-    """The user's loss where labels come per position; one of torch averages over positions.
+    """The user's loss for labels per position; a loss of torch averages over positions.
 
-    It is called for one example at a time, so that its weights and what it ignores count as ever.
+    It is called for one example at a time, so that class weights and ignored labels work as usual.
     """
     if not (hasattr(loss, "reduction") or "reduction" in _parameters(loss)):
         return loss
