@@ -234,9 +234,9 @@ def _claims() -> tuple[Claim, ...]:
         Claim(f"{id_}.above-dictionary", "the network's features have a larger area than the "
               "dictionary's", _above_dictionary),
         Claim(f"{id_}.order", "area of the network > RBF network > dictionary", _ordered,
-              fragile=chosen),
+              fragile=chosen, sizes=()),
         Claim(f"{id_}.order-without-bias", "the same order without the constant column",
-              lambda runs: _ordered(runs, "plain_"), fragile=chosen),
+              lambda runs: _ordered(runs, "plain_"), fragile=chosen, sizes=()),
         Claim(f"{id_}.kept", "the network's features keep more than 90 % of the label mass at a "
               "tenth of the root of n", _kept, sizes=("lite",)),
         Claim(f"{id_}.kept-at-8", "the network's features keep more than half of the label mass "
