@@ -72,7 +72,6 @@ from theodolite.engine.state import (
 from theodolite.errors import CaptureError, TheodoliteError, UnknownNameError
 from theodolite.linalg import (
     SetSums,
-    contrast_from_sums,
     mean_over_classes,
     ratio_or_nan,
     target_columns,
@@ -546,12 +545,13 @@ def gradient_alignment(
 def alignment_of_sums(sums: LayerSums, zero: str = "nan") -> LayerGradientAlignment:
     """The numbers that follow from the sums of one or several layers."""
     classes, omega = sums.classes.alignment(zero), sums.overall.alignment(zero)
+    in_class = mean_over_classes(classes)
     mean_gradient = sums.overall.sum_square.sqrt() / sums.overall.count
     units = sums.units
     return LayerGradientAlignment(
         omega=omega,
-        in_class=mean_over_classes(classes),
-        contrast=contrast_from_sums(sums.classes, sums.overall, zero),
+        in_class=in_class,
+        contrast=in_class - omega,
         classes=classes,
         weighted=sums.overall.weighted_alignment(),
         diversity=sums.overall.diversity(),
@@ -842,8 +842,7 @@ class GradientAccumulation:
         factors = list(self._factors(run, groups, arrived))
         squares = self._reduce(factors, segments, span)
         if checked is not None:
-            undefined = torch.stack([square.flatten().isnan() for square in squares]).any(0)
-            require_finite_gradients(undefined.logical_not(), examples)
+            require_finite_gradients(squares.isnan().any(0).logical_not(), examples)
             self._compare(checked, run, factors, squares)
         if self._stiffness:
             self._add_units(factors, segments, span)
@@ -873,7 +872,7 @@ class GradientAccumulation:
         checked: tuple[CheckedBatch, Float[Tensor, " n"]],
         run: ForwardRun,
         factors: Sequence[Factors],
-        squares: Sequence[Tensor],
+        squares: Float[Tensor, "groups n"],
     ) -> None:
         """Compare weighted sums of gradients, and norms of one example, with plain autograd."""
         checked_batch, example_weights = checked
@@ -889,15 +888,14 @@ class GradientAccumulation:
             if use.origin.tensor.grad_fn is not None
             for root in use.origin.roots
         }
-        groups = [pair for pair in zip(factors, squares, strict=True) if pair[0].names != (LOGITS,)]
+        groups, table = factors[1:], squares[1:].clamp(min=0.0)  # without the logits
         if not groups:  # no gradient was found, so autograd must find none
             compare_gradients(self._recorder, {}, wanted, {})
             return
-        table = torch.stack([square.flatten() for _, square in groups]).clamp(min=0.0)
         terms = (table @ example_weights.square()).sqrt()
         found: dict[str, Tensor] = {}
         sizes: dict[str, Tensor] = {}
-        for (own, _), size in zip(groups, terms, strict=True):
+        for own, size in zip(groups, terms, strict=True):
             part = own[rows]  # the weights of all other examples are zero
             weights = example_weights[rows].unsqueeze(1)
             total = part.weighted_sums([slice(0, len(part))], weights)[0]
@@ -911,11 +909,11 @@ class GradientAccumulation:
         norms = (table[:, single_row].sqrt() * example_weights[single_row].abs()).cpu()
         lengths_of = dict(zip(single, lengths([*single.values()]).tolist(), strict=True))
         wanted_norms = torch.tensor(
-            [math.hypot(*(lengths_of.get(name, 0.0) for name in own.names)) for own, _ in groups],
+            [math.hypot(*(lengths_of.get(name, 0.0) for name in own.names)) for own in groups],
             dtype=torch.float64,
         )
         scales = torch.maximum(norms, wanted_norms)
-        names = [own.names[0] for own, _ in groups]
+        names = [own.names[0] for own in groups]
         require_small(self._recorder, names, (norms - wanted_norms).abs(), scales)
 
     def _add_single(self, batch: Batch, start: int) -> None:
@@ -937,7 +935,7 @@ class GradientAccumulation:
 
     def _reduce(
         self, factors: Sequence[Factors], segments: list[Segment], span: slice
-    ) -> list[Float[Tensor, " n"]]:
+    ) -> Float[Tensor, "groups n"]:
         """Store squared norms and add sums; return the squared norms of each group."""
         norms: list[Tensor] = []
         last = span.stop == len(self._labels) and self._processes.alone
@@ -950,15 +948,16 @@ class GradientAccumulation:
                     for some in _runs_that_fit(cut, part.entries, self._squares.device):
                         tally.add(some, part.weighted_sums(_ranges(some)))
             norms.append(joined(squares, 0))
-            row = self._rows.setdefault(own.names, len(self._rows))
-            self._squares[row, span] = norms[-1].clamp(min=0.0)
+        rows = [self._rows.setdefault(own.names, len(self._rows)) for own in factors]
+        table = torch.stack(norms)
+        self._squares[rows, span] = table.clamp(min=0.0)
         given = {own.names for own in factors}
         for names, tally in self._tallies.items():
             if names not in given:
                 tally.skip(segments)
             if last:
                 tally.settle()
-        return norms
+        return table
 
     def _parts(
         self, factors: Factors, segments: list[Segment]

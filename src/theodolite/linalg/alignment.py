@@ -172,7 +172,7 @@ class SetSums:
         pairs = torch.where(enough, n / (n - 1).clamp(min=1), n)
         omega = ratio_or_nan(pairs * (q - s2), s1.square(), enough)
         if zero == "zero":
-            omega = torch.where(enough & (s1 == 0), torch.zeros_like(omega), omega)
+            omega = torch.where(enough & (s1 == 0), 0.0, omega)
         return omega
 
     def weighted_alignment(self) -> Float[Tensor, "*sets"]:
@@ -189,7 +189,7 @@ class SetSums:
         """``S2 / Q``: inf where the vectors cancel, nan where all of them are zero."""
         cancelled = (self.sum_square == 0) & (self.square_sum > 0)
         value = ratio_or_nan(self.square_sum, self.sum_square)
-        return torch.where(cancelled, torch.full_like(value, torch.inf), value)
+        return torch.where(cancelled, torch.inf, value)
 
 
 def mean_over_classes(values: Float[Tensor, "*sets k"]) -> Float[Tensor, "*sets"]:
@@ -206,7 +206,7 @@ def mean_over_classes(values: Float[Tensor, "*sets k"]) -> Float[Tensor, "*sets"
         0.75
     """
     defined = ~values.isnan()
-    total = torch.where(defined, values, torch.zeros_like(values)).sum(-1)
+    total = torch.where(defined, values, 0.0).sum(-1)
     return ratio_or_nan(total, defined.sum(-1).to(values.dtype))
 
 

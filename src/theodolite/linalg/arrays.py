@@ -234,13 +234,12 @@ def ratio_or_nan(numerator: Tensor, denominator: Tensor, defined: Tensor | bool 
     gradient from an entry that is masked out.
     """
     valid = (denominator != 0) & defined
-    safe = torch.where(valid, denominator, torch.ones_like(denominator))
-    return nan_unless(valid, numerator / safe)
+    return nan_unless(valid, numerator / torch.where(valid, denominator, 1.0))
 
 
 def nan_unless(defined: Tensor, value: Tensor) -> Tensor:
     """The value where defined, else nan with gradient zero."""
-    return torch.where(defined, value, torch.full_like(value, torch.nan))
+    return torch.where(defined, value, torch.nan)
 
 
 def safe_sqrt(value: Tensor) -> Tensor:
