@@ -383,7 +383,7 @@ def prepare(
         single_run = ForwardRun(recorder.run_plainly(first), [], 0)
         groups = dense_groups([], ownership.parameters)
         options = replace(options, batch_size=1)
-    require_finite(inner, single_run.outputs, first, [example])
+        require_finite(inner, single_run.outputs, first, [example])
     dtype = options.dtype or single_run.outputs.dtype
     dtype = torch.float32 if dtype in _HALF else dtype
     device = single_run.outputs.device

@@ -311,14 +311,13 @@ class ModelRecorder:
         require_unchanged(pairs, self.tolerance)
 
     def run_single(self, batch: Batch, example: int | None = None) -> ForwardRun:
-        """One example by itself, with a check that no use of a parameter went unseen.
+        """One example by itself.
 
         Args:
             batch: The example.
             example: Its index in the data; the first batch is compared with it if it holds it.
         """
         run, recorded = self._record(batch, None)
-        run.require_complete()
         self._references[_key(batch)] = recorded.calls
         if example is not None:
             self._prepared = example, run, recorded.calls
@@ -338,7 +337,7 @@ class ModelRecorder:
     def _reference(self, batch: Batch) -> list[CallTensors]:
         key = _key(batch)
         if key not in self._references:
-            self.run_single(batch.take(slice(0, 1)))
+            self._references[key] = self._single(batch, 0)[1]
         return self._references[key]
 
     def _record(
