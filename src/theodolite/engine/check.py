@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -134,27 +135,25 @@ _SUSPECTS = frozenset({
 })  # fmt: skip
 
 
-def is_suspect(name: str, given: Sequence[Tensor], result: Any, examples: int) -> bool:
+def is_suspect(name: str, given: Any, result: Any, examples: int) -> bool:
     """Whether a call may let one example decide about another.
 
     Args:
         name: Name of the torch function.
-        given: Tensors among its arguments.
+        given: Its arguments.
         result: What it returned.
         examples: Number of examples, more than one.
     """
     if name in _SUSPECTS:
         return True
-    if not isinstance(result, Tensor) or result.is_nested:
+    if not isinstance(result, Tensor) or result.is_nested or _fits(result, examples):
         return False
     # A reduction over examples: an axis of their number is gone.
-    return _fits(given, examples) and not _fits([result], examples)
+    return any(_fits(tensor, examples) for tensor in tensors_in(given) if not tensor.is_nested)
 
 
-def _fits(tensors: Iterable[Tensor], examples: int) -> bool:
-    return any(
-        size and size % examples == 0 for t in tensors if not t.is_nested for size in t.shape
-    )
+def _fits(tensor: Tensor, examples: int) -> bool:
+    return any(size and size % examples == 0 for size in tensor.shape)
 
 
 class SuspectCalls(TorchFunctionMode):
@@ -178,7 +177,7 @@ class SuspectCalls(TorchFunctionMode):
         self.rounding.add(result)
         if self._examples > 1:
             name = function_name(func)
-            if is_suspect(name, tensors_in((args, kwargs)), result, self._examples):
+            if is_suspect(name, (args, kwargs), result, self._examples):
                 self.names.add(name)
         return result
 
@@ -309,17 +308,17 @@ class _Pair:
         Of some rows at a time: differences of all would be new memory, which takes ten times as
         long as to compare them.
         """
-        row = max(1, self.found[:1].numel())
-        step = len(self.found) if self.found.is_cuda else max(1, _CHUNK // row)
-        gaps, norms = [], []
-        for rows in spans(len(self.found), step):
-            found, wanted = self._rows(rows)
-            gaps.append(torch.linalg.vector_norm(found - wanted, dim=1))
-            norms.append(torch.linalg.vector_norm(wanted, dim=1))
-        own = torch.cat(norms)
-        every = own if self.whole is None else self.whole
-        size = torch.linalg.vector_norm(_wide(every)) / len(every) ** 0.5
-        return torch.cat(gaps), own, size
+        count = len(self.found)
+        step = count if self.found.is_cuda else max(1, _CHUNK * count // self.found.numel())
+        parts = [self._norms_of(rows) for rows in spans(count, step)]
+        gaps, own = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
+        every = own if self.whole is None else _wide(self.whole)
+        return gaps, own, torch.linalg.vector_norm(every) / len(every) ** 0.5
+
+    def _norms_of(self, rows: slice) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
+        found, wanted = self._rows(rows)
+        norms = torch.linalg.vector_norm(wanted, dim=1)
+        return torch.linalg.vector_norm(found - wanted, dim=1), norms
 
     def _rows(self, rows: slice) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
         parts = (_wide(tensor[rows]) for tensor in (self.found, self.wanted))
@@ -436,14 +435,16 @@ class ExampleCheck:
         n, c = run.outputs.shape
         output_gradient = self.weights(c).to(run.outputs.device, run.outputs.dtype).expand(n, c)
         check_rows(recorder, run, output_gradient)
-        reruns = self.reruns(n)
-        if recorder.choice.mode != "full" and not self.every:  # they run once for every output
+        single = run.single if self.checked_batches == 1 else None  # the graphs of all would add up
+        reruns = self.reruns(n, None if single is None else single.row)
+        if recorder.choice.mode != "full" and not self.every:  # a pass for every output
             reruns = [part[: max(2, _PART // c)] for part in reruns]
         rows = [row for part in reruns for row in part]
         output_weights = torch.zeros(n, c, dtype=torch.float64)
         output_weights[rows] = self.weights(n, c)[rows]
         output_weights = output_weights.to(run.outputs.device)
-        return CheckedBatch(batch, start, run.outputs.detach(), reruns, output_weights)
+        outputs = run.outputs.detach()
+        return CheckedBatch(batch, start, outputs, reruns, output_weights, single=single)
 
     def is_due(self, suspects: Iterable[str]) -> bool:
         """Count the next batch; whether it is checked."""
@@ -537,6 +538,11 @@ class CheckedBatch:
         """All rows of the batch that run again."""
         return [row for part in self.reruns for row in part]
 
+    @cached_property
+    def rerun_batches(self) -> list[Batch]:
+        """The examples that run again, part by part."""
+        return [self.batch.take(part) for part in self.reruns]
+
     def weights_by_output(self, mode: str) -> list[Float[Tensor, "n c"]]:
         """Weights for the outputs together, or for one after the other.
 
@@ -607,39 +613,48 @@ def rerun_parts(
         NotFollowedError: If outputs differ from those in the batch.
     """
     single = checked_batch.single
-    for part in checked_batch.reruns:
+    for part, batch in zip(checked_batch.reruns, checked_batch.rerun_batches, strict=True):
         if single is not None and part == [single.row]:
             yield part, single.outputs
             continue
-        outputs = recorder.outputs(checked_batch.batch.take(part))
+        outputs = recorder.outputs(batch)
         compared = Comparison()
         compared.add_rows(
             "outputs", outputs, checked_batch.outputs[part], whole=checked_batch.outputs
         )
         if compared.first_above(recorder.tolerance) is not None:
             text = "examples have other outputs in another batch"
-            seen = [
-                (checked_batch.batch, checked_batch.outputs),
-                (checked_batch.batch.take(part), outputs.detach()),
-            ]
+            seen = [(checked_batch.batch, checked_batch.outputs), (batch, outputs.detach())]
             raise disagreement(Cause.OTHER_BATCH, text, seen)
         yield part, outputs
 
 
-def rerun_gradients(recorder: "ModelRecorder", checked_batch: CheckedBatch) -> dict[str, Tensor]:
-    """Gradient of the weighted outputs of the examples that run again, by plain autograd."""
-    total: dict[str, Tensor] = {}
-    for found in part_gradients(recorder, checked_batch):
-        add_gradients(total, found)
-    return total
+def rerun_gradients(
+    recorder: "ModelRecorder",
+    checked_batch: CheckedBatch,
+    output_weights: Sequence[Float[Tensor, "n c"]],
+) -> list[dict[str, Tensor]]:
+    """Gradients of weighted outputs of the examples that run again, by plain autograd.
+
+    Args:
+        recorder: The model.
+        checked_batch: The batch.
+        output_weights: For every gradient, the weights of the outputs of the batch.
+    """
+    parts = [outputs for _, outputs in rerun_parts(recorder, checked_batch)]
+    rows, outputs = checked_batch.rerun_rows, torch.cat(parts)
+    return [
+        plain_gradients(outputs, recorder.ownership.parameters, weights[rows], keep=True)
+        for weights in output_weights
+    ]
 
 
 def part_gradients(
     recorder: "ModelRecorder", checked_batch: CheckedBatch
 ) -> Iterator[dict[str, Tensor]]:
-    """The same for each part that runs again; the last part is a single example."""
+    """Gradient of the weighted outputs of each part that runs again; the last is one example."""
     for part, outputs in rerun_parts(recorder, checked_batch):
-        weights = checked_batch.output_weights[part].to(outputs.dtype)
+        weights = checked_batch.output_weights[part]
         yield plain_gradients(outputs, recorder.ownership.parameters, weights)
 
 
@@ -733,15 +748,15 @@ def check_loss(
     The same outputs are used again: those of a model that fits its targets to the last digits
     would leave nothing but rounding of the loss.
     """
+    rows = checked_batch.rerun_rows
+    outputs = [checked_batch.outputs[part].requires_grad_() for part in checked_batch.reruns]
+    again = [*map(loss, outputs, checked_batch.rerun_batches)]
+    gradients = torch.autograd.grad([part.sum() for part in again], outputs, materialize_grads=True)
     compared = Comparison()
-    for part in checked_batch.reruns:
-        outputs = checked_batch.outputs[part].detach().requires_grad_()
-        again = loss(outputs, checked_batch.batch.take(part))
-        (gradient,) = torch.autograd.grad(again.sum(), outputs, allow_unused=True)
-        compared.add_rows("loss", again[:, None], losses[part][:, None], whole=losses[:, None])
-        if gradient is not None:
-            wanted = output_gradient[part]
-            compared.add_rows("gradient of the loss", gradient, wanted, whole=output_gradient)
+    compared.add_rows("loss", torch.cat(again)[:, None], losses[rows, None], whole=losses[:, None])
+    wanted = output_gradient[rows]
+    name = "gradient of the loss"
+    compared.add_rows(name, torch.cat(gradients), wanted, whole=output_gradient)
     if compared.first_above(recorder.tolerance) is not None:
         raise disagreement(Cause.OTHER_BATCH, "examples have another loss in another batch")
 
@@ -780,11 +795,11 @@ def _compare_block(
     mode, owned = recorder.choice.mode, recorder.ownership.layers
     wanted: dict[str, Tensor] = {}
     squares: list[dict[str, Tensor]] = []
-    for weights in zip(left.weights_by_output(mode), right.weights_by_output(mode), strict=True):
-        first = rerun_gradients(recorder, replace(left, output_weights=weights[0]))
-        second = first
-        if left is not right:
-            second = rerun_gradients(recorder, replace(right, output_weights=weights[1]))
+    of_rows = rerun_gradients(recorder, left, left.weights_by_output(mode))
+    of_columns = of_rows
+    if left is not right:
+        of_columns = rerun_gradients(recorder, right, right.weights_by_output(mode))
+    for first, second in zip(of_rows, of_columns, strict=True):
         norms = lengths([*first.values()])
         squares.append(dict(zip(first, norms.square(), strict=True)))
         products = squares[-1]
@@ -800,8 +815,11 @@ def _compare_block(
     _compare_groups(recorder, left, squares)
     u, v = (side.output_weights[side.rerun_rows] for side in (left, right))
     u, v = (u.flatten(), v.flatten()) if mode == "full" else (u[:, 0], v[:, 0])
-    parts = {layer: _entries(kernel, left, right, mode) for layer, kernel in kernels.items()}
-    forms = {layer: u.double() @ (part @ v.to(part)).double() for layer, part in parts.items()}
+    rows, columns = (
+        torch.tensor(side.rerun_rows, device=u.device) + side.start for side in (left, right)
+    )
+    parts = {layer: _entries(kernel, rows, columns, mode) for layer, kernel in kernels.items()}
+    forms = {layer: u @ (part @ v.to(part)).to(u) for layer, part in parts.items()}
     compare_forms(
         recorder, forms, wanted, dict(zip(parts, lengths([*parts.values()]), strict=True))
     )
@@ -846,9 +864,10 @@ def compare_forms(
 def compare_in_batch(recorder: "ModelRecorder", checked_batch: CheckedBatch) -> None:
     """Weighted gradients by plain autograd are the same in the batch and in another one."""
     outputs = recorder.outputs(checked_batch.batch)
-    weights = checked_batch.output_weights.to(outputs.dtype)
+    weights = checked_batch.output_weights
     found = plain_gradients(outputs, recorder.ownership.parameters, weights)
-    compare_gradients(recorder, found, rerun_gradients(recorder, checked_batch), {})
+    (wanted,) = rerun_gradients(recorder, checked_batch, [weights])
+    compare_gradients(recorder, found, wanted, {})
 
 
 def with_groups(
@@ -862,20 +881,23 @@ def with_groups(
         mode: What is kept of pairs of outputs.
         limit: Bytes of intermediate results.
     """
-    groups = {}
+    rows = checked_batch.rerun_rows  # the weights of all others are zero
+    sets = [weights[rows] for weights in checked_batch.weights_by_output(mode)]
+    sums: list[Tensor] = []
+    sizes: list[Tensor] = []
     for own in factors:
-        spans = [*own.spans(limit)]
-        parts = [own[rows] for rows in spans]
-        square = checked_batch.output_weights.new_zeros(())
-        for output_weights in checked_batch.weights_by_output(mode):
-            weights = [output_weights[rows] for rows in spans]
-            pairs = zip(parts, weights, strict=True)
-            sums = [part.weighted_sums([slice(0, len(part))], w)[0] for part, w in pairs]
-            square = square + _norm(torch.stack(sums).sum(0)).square()
-        norms = torch.cat([part.squared_norms() for part in parts])
-        sizes = [(norms * w.square()).sum() for w in checked_batch.weights_by_output(mode)]
-        groups[own.names] = square.sqrt(), torch.stack(sizes).sum().clamp(min=0.0).sqrt()
-    return replace(checked_batch, groups=groups)
+        chosen = own[rows]
+        spans = [*chosen.spans(limit)]
+        parts = [chosen[span] for span in spans]
+        for weights in sets:
+            pairs = zip(parts, spans, strict=True)
+            found = [part.weighted_sums([slice(0, len(part))], weights[span]) for part, span in pairs]
+            sums.append(torch.cat(found).sum(0))
+        squares = torch.cat([part.squared_norms() for part in parts])
+        sizes.append(sum((squares * weights.square()).sum() for weights in sets).clamp(min=0.0).sqrt())
+    norms = torch.linalg.vector_norm(lengths(sums).view(len(factors), len(sets)), dim=1)
+    names = [own.names for own in factors]
+    return replace(checked_batch, groups=dict(zip(names, zip(norms, sizes), strict=True)))
 
 
 def _compare_groups(
@@ -905,13 +927,10 @@ def _compare_groups(
     require_small(recorder, names, (found - wanted).abs(), torch.maximum(wanted, sizes))
 
 
-def _entries(kernel: Tensor, left: CheckedBatch, right: CheckedBatch, mode: str) -> Tensor:
+def _entries(kernel: Tensor, rows: Tensor, columns: Tensor, mode: str) -> Tensor:
     """The entries of a kernel that are compared, as a matrix."""
-    rows, columns = (
-        torch.tensor(side.rerun_rows, device=kernel.device) + side.start for side in (left, right)
-    )
     if mode == "full":
-        part = kernel[rows[:, None], :, columns].transpose(1, 2)  # (rows, c, columns, c)
+        part = kernel.index_select(0, rows).index_select(2, columns)  # (rows, c, columns, c)
         return part.flatten(2).flatten(0, 1)
     matrix = kernel.sum(0) if mode == "diagonal" else kernel
     return matrix[rows[:, None], columns]
@@ -1273,9 +1292,8 @@ def plain_gradients(
         weights: Weights of the outputs; None for a single number.
         keep: Whether the graph is needed again.
     """
-    total = outputs if weights is None else (outputs * weights).sum()
-    wanted = list(parameters.values())
-    found = torch.autograd.grad(total, wanted, retain_graph=keep, allow_unused=True)
+    wanted, start = list(parameters.values()), None if weights is None else weights.to(outputs)
+    found = torch.autograd.grad(outputs, wanted, start, retain_graph=keep, allow_unused=True)
     present = {name: g for name, g in zip(parameters, found, strict=True) if g is not None}
     return {name: as_real(gradient) for name, gradient in present.items()}
 

@@ -647,15 +647,13 @@ def _compare_features(
 ) -> None:
     """Compare weighted sums of the gradients with plain autograd."""
     rows = slice(checked_batch.start, checked_batch.start + len(checked_batch.batch))
-    again = checked_batch.rerun_rows
-    weights = torch.zeros_like(checked_batch.output_weights)
-    weights[again] = checked_batch.output_weights[again]
+    weights = checked_batch.output_weights
     found, sizes = {}, {}
     for own in factors:
         part = own[rows]
         found[own.names[0]] = part.weighted_sums([slice(0, len(part))], weights)[0]
         sizes[own.names[0]] = (part.squared_norms() * weights.square()).sum().sqrt()
-    wanted = rerun_gradients(engine.recorder, checked_batch)
+    (wanted,) = rerun_gradients(engine.recorder, checked_batch, [weights])
     compare_gradients(engine.recorder, found, wanted, sizes)
 
 

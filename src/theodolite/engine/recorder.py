@@ -347,8 +347,7 @@ class UseRecorder(TorchFunctionMode):
         """The result of a call; whether it is suspect is noted."""
         result = func(*args, **kwargs)
         if depends and self._examples > 1 and traits.name not in self.suspects:
-            given = tensors_in((args, kwargs)) if kwargs else tensors_in(args)
-            if is_suspect(traits.name, given, result, self._examples):
+            if is_suspect(traits.name, (args, kwargs), result, self._examples):
                 self.suspects.add(traits.name)
         if depends and traits.name == "__setitem__":
             self._mark(_written(args[0]), depends)
@@ -528,6 +527,8 @@ def _behind_own_node(value: Any) -> Any:
 
 def _twins(value: Any, given: list[Tensor], detached: dict[int, Tensor]) -> Any:
     """Nested arguments with every tensor replaced by a detached twin; both are noted."""
+    if type(value) in PLAIN:
+        return value
     if isinstance(value, Tensor):
         given.append(value)
         if id(value) not in detached:
