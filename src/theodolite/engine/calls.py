@@ -1,8 +1,8 @@
-"""One call of a torch function as a rule sees it, and the structures that its gradient can have.
+"""One call of a torch function for a rule, and the structures that its gradient can have.
 
 Arguments and results are nested lists, tuples and dictionaries: :func:`leaves`, :func:`map_leaves`.
-With n examples, T positions, C rows and D columns, a structure says how the gradient of an output
-with respect to the call's result becomes the gradient of each example with respect to the tensor.
+There are n examples, T positions, C rows and D columns. A structure says how the gradient of an
+output at the call's result becomes the gradient of each example with respect to the tensor.
 """
 
 from collections import OrderedDict
@@ -42,8 +42,8 @@ class NotFollowedError(CaptureError):
     """The gradients of a batch cannot be divided among its examples; take one at a time.
 
     Attributes:
-        cause: A ``check.Cause``; None where a use of a parameter could not be seen.
-        seen: Batches with the outputs that they had, where these differ between passes.
+        cause: A ``check.Cause``; None if a use of a parameter was not recorded.
+        seen: Batches with their outputs, if these differ between passes.
     """
 
     cause: Any = None
@@ -51,17 +51,17 @@ class NotFollowedError(CaptureError):
 
 
 class DisagreementError(NotFollowedError):
-    """What was found for examples together is not what plain autograd gives."""
+    """The result for a batch differs from plain autograd."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis along which examples lie.
+    """An axis of examples.
 
     Args:
         index: Position of the axis.
-        inner: Set where the axis holds several parts of every example and examples vary fastest,
-            as in attention, which flattens (positions, examples).
+        inner: Set if the axis has several parts of every example and examples vary fastest, as in
+            attention, which flattens (positions, examples).
     """
 
     index: int
@@ -69,11 +69,11 @@ class Axis:
 
 
 def find_axis(one: Tensor | None, tensor: Tensor, examples: int, row: int = 0) -> Axis | None:
-    """The axis of examples, found by comparison with the run in which the model saw one example.
+    """The axis of examples, found by comparison with a run of one example.
 
-    The axis is the one that has grown. Where it holds several parts of every example, the values
-    of that example, whose row is known, decide their order. Without such a run, the first axis
-    whose length fits.
+    It is the axis whose length has grown. If it has several parts of every example, the values of
+    the single example, whose row is known, determine their order. Without such a run it is the
+    first axis of a matching length.
     """
     if examples == 1:
         return None
@@ -99,14 +99,14 @@ def _is_inner(one: Tensor, tensor: Tensor, examples: int, index: int, row: int) 
 
 
 def _distance(first: Tensor, second: Tensor) -> float:
-    if first.shape != second.shape:  # other axes have changed too, as with longer sequences
+    if first.shape != second.shape:  # other axes have changed too, for example longer sequences
         return 0.0
     return float((first.detach().double() - second.detach().double()).abs().sum())
 
 
 def split_examples(tensor: Tensor, examples: int, axis: Axis | None) -> Tensor:
-    """Move examples to a new first axis; the rest is as for a single example."""
-    if tensor.is_nested:  # positions that do not exist are zeros, which change no sum
+    """Move examples to a new first axis; the other axes are as for a single example."""
+    if tensor.is_nested:  # missing positions become zeros, which change no sum
         return torch.nested.to_padded_tensor(tensor, 0.0).unsqueeze(1)
     if examples == 1:
         return tensor.unsqueeze(0)
@@ -123,7 +123,7 @@ _DICTIONARIES = (dict, OrderedDict)
 
 
 class NestingError(Exception):
-    """Values that should be nested alike are not."""
+    """Values that should have the same nesting differ."""
 
 
 def _is_nested(value: Any) -> bool:
@@ -135,7 +135,7 @@ def _is_tuple(value: Any) -> bool:
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """Everything that is no list, tuple or dictionary, in order.
+    """All values inside nested lists, tuples and dictionaries, in order.
 
     Examples:
         >>> list(leaves((1, [2, {"a": 3}])))
@@ -152,15 +152,15 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def map_leaves(function: Callable[..., Any], value: Any, *others: Any) -> Any:
-    """The same nesting with every value replaced.
+    """Apply a function to every value of a nested structure.
 
     Args:
-        function: Of a value, and of the values at its place in the others.
+        function: Function of a value, and of the values at its place in the others.
         value: Lists, tuples and dictionaries of values.
-        *others: Nested alike.
+        *others: Structures with the same nesting.
 
     Raises:
-        NestingError: If another is nested in another way.
+        NestingError: If another structure has another nesting.
 
     Examples:
         >>> map_leaves(lambda a, b: a + b, (1, [2]), (10, [20]))
@@ -185,7 +185,7 @@ def map_leaves(function: Callable[..., Any], value: Any, *others: Any) -> Any:
     return function(value, *others)
 
 
-# Arguments without tensors, by far the most.
+# Types of most arguments without tensors.
 PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
 
 
@@ -200,7 +200,7 @@ def _gather(values: Iterable[Any], found: list[Tensor]) -> None:
     for value in values:
         if isinstance(value, Tensor):
             found.append(value)
-        elif type(value) in PLAIN:  # most others: thousands of calls are looked at
+        elif type(value) in PLAIN:  # fast path for thousands of calls
             continue
         elif isinstance(value, (list, tuple)):
             _gather(value, found)
@@ -209,7 +209,7 @@ def _gather(values: Iterable[Any], found: list[Tensor]) -> None:
 
 
 def has_storage(tensor: Tensor) -> bool:
-    """Whether a dense tensor is more than a wrapper of ``torch.func``, whose numbers are hidden."""
+    """Whether a tensor is dense and not a wrapper of ``torch.func``, which hides its numbers."""
     if tensor.is_nested or tensor.layout != torch.strided:
         return True
     try:
@@ -228,17 +228,17 @@ def function_name(function: Callable[..., Any]) -> str:
     return repr(function) if name is None else str(name)
 
 
-@dataclass(slots=True)  # not frozen, which takes longer: hundreds of them in a pass
+@dataclass(slots=True)  # not frozen, because a pass makes hundreds and freezing takes longer
 class Call:
     """One call that receives a parameter.
 
     Args:
         function: The torch function.
-        args: Its positional arguments, tensors detached.
-        kwargs: Its keyword arguments, tensors detached.
-        source: The argument whose gradient is wanted: a parameter, or made of parameters only.
+        args: Its positional arguments, with detached tensors.
+        kwargs: Its keyword arguments, with detached tensors.
+        source: The argument whose gradient is computed; it depends on parameters only.
         examples: Number of examples n.
-        axes: Identity of an argument -> the axis along which its examples lie.
+        axes: Id of an argument -> its axis of examples.
         result_axes: The same for the tensors in the result, in order.
     """
 
@@ -259,11 +259,11 @@ class Call:
         return self.examples == 1 or self.axes.get(id(tensor)) is not None
 
     def split(self, tensor: Tensor) -> Tensor:
-        """An argument with a new first axis of examples; the rest is as for a single example."""
+        """An argument with a new first axis of examples; other axes as for a single example."""
         return split_examples(tensor, self.examples, self.axes.get(id(tensor)))
 
     def split_result(self, gradient: Tensor, index: int = 0) -> Tensor:
-        """The same for a tensor of the shape of the result."""
+        """The same for a tensor with the shape of the result."""
         return split_examples(gradient, self.examples, self.result_axes[index])
 
 
@@ -275,8 +275,8 @@ class Outer:
     r"""A matrix whose gradient is a sum of outer products, :math:`\sum_t b_t a_t^\top`.
 
     Args:
-        inputs: :math:`a`, of shape (n, T, D); images (n, channels, ...) where ``geometry`` is set.
-        output_grads: From the result's gradient to :math:`b`, a view of shape (n, C, T).
+        inputs: :math:`a`, of shape (n, T, D), or images (n, channels, ...) with ``geometry``.
+        output_grads: Function from the result's gradient to :math:`b`, a view of shape (n, C, T).
         rows: C.
         transposed: Whether the tensor is stored as (D, C).
         geometry: How patches are cut from the images.
@@ -305,7 +305,7 @@ class Outer:
         )
 
     def rows_of_inputs(self) -> Tensor:
-        """:math:`a` as (n, T, D) whatever the geometry, D in the order of the stored tensor."""
+        """:math:`a` as (n, T, D) for any geometry, with D in the order of the stored tensor."""
         if self.geometry is None:
             return self.inputs
         patches = self.geometry.columns(self.inputs)  # (n, offsets, channels, T)
@@ -319,11 +319,11 @@ class Outer:
 
 @dataclass(frozen=True)
 class Lookup:
-    """A table whose rows are picked by integers: an outer product with one-hot vectors.
+    """A table whose rows are selected by integers: an outer product with one-hot vectors.
 
     Args:
-        tokens: Row picked at every position, (n, T).
-        output_grads: From the result's gradient to a view of shape (n, D, T).
+        tokens: Row at every position, (n, T).
+        output_grads: Function from the result's gradient to a view of shape (n, D, T).
         rows: Length of the table.
     """
 
@@ -341,18 +341,19 @@ class Lookup:
 
 @dataclass(frozen=True)
 class Dense:
-    """Any other tensor: the gradient of every example as such.
+    """Any other tensor: the gradient of every example itself.
 
     Args:
-        jacobian: From the gradient of the call's result (a tuple where it has several) to the
-            gradient of every example with respect to the tensor, (n, ...).
+        jacobian: Function from the gradient of the call's result (a tuple for several results) to
+            the gradient of every example with respect to the tensor, (n, ...).
         output_grads: Set for a bias that is added at every position of an :class:`Outer` of the
-            same call: from the result's gradient to (n, C, T), whose sum over T is the Jacobian.
-        own_rows: Whether the tensor has one part per example and only that part is returned.
-        axis: The axis along which those parts lie in the tensor.
+            same call. Function from the result's gradient to (n, C, T), whose sum over T is the
+            Jacobian.
+        own_rows: Whether the tensor has one part per example and only this part is returned.
+        axis: The axis of these parts in the tensor.
         needs: Tensors that must not be overwritten before the backward pass.
         joint: The Jacobians of several gradients at once, from (outputs, n, ...) to (outputs, n,
-            ...); None where that takes a vectorised call.
+            ...); None if this needs a vectorised call.
     """
 
     jacobian: Callable[[Any], Tensor]

@@ -1,4 +1,4 @@
-"""Does every result depend on its own example only? One check for kernels, gradients and features.
+"""The check that every result depends on its own example only, for all functions of the engine.
 
 A batch is measured together. The reference is a batch that holds one example only. In a batch that
 is checked, three things must hold:
@@ -72,12 +72,12 @@ __all__ = [
     "require_unchanged",
 ]
 
-# Whether some batches are checked, none, or all of them and every single example.
+# Check some batches (True), none (False), or all of them and every single example ("every").
 Check = bool | Literal["every"]
 
 
 def require_check(check: Check) -> None:
-    """Refuse what is neither True, False nor ``"every"``."""
+    """Refuse anything except True, False and ``"every"``."""
     if not isinstance(check, bool) and check != "every":
         raise DomainError(f"check: expected True, False or 'every', got {check!r}; choose one")
 
@@ -87,24 +87,24 @@ class Cause(Enum):
 
     ROWS = "rows"  # a weight of one example reached the row of another
     OTHER_BATCH = "other batch"  # outputs, gradients or features differ in another batch
-    SINGLE_EXAMPLE = "single example"  # by itself it makes other calls, or has other numbers
-    UNSEEN = "unseen"  # a use of a parameter cannot be seen, or the batch cannot be followed
+    SINGLE_EXAMPLE = "single example"  # alone it makes other calls, or gives other numbers
+    UNSEEN = "unseen"  # a use of a parameter was not recorded, or the batch cannot be divided
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What was checked, and what was found.
+    """What was checked, and the outcome.
 
     Args:
-        check: What the caller wanted.
+        check: The caller's argument.
         batched: Whether examples were measured together; otherwise one at a time.
-        cause: Why they were not, where they were not.
-        reason: The same in words.
-        batches: Batches that were run.
-        checked_batches: Batches that were checked.
-        in_other_batches: Examples that ran again in another batch.
-        single_examples: Examples that ran by themselves.
-        suspect_calls: Names of suspect calls that were made.
+        cause: Why they were measured one at a time, or None.
+        reason: The cause in words.
+        batches: Number of batches.
+        checked_batches: Number of checked batches.
+        in_other_batches: Number of examples that ran again in another batch.
+        single_examples: Number of examples that ran alone.
+        suspect_calls: Names of the suspect calls in the model.
     """
 
     check: Check = True
@@ -123,8 +123,8 @@ class Checked:
         return "in batches" if self.batched else f"one example at a time: {self.reason}"
 
 
-# Calls that may let one example decide about another: they sort, pick, count or reduce by what
-# tensors contain, or hand a number to Python. They are a reason to check, and nothing else.
+# Calls through which one example may affect another: they sort, pick, count or reduce by the
+# numbers in tensors, or return a number to Python. They only decide when to check.
 _SUSPECTS = frozenset({
     "__array__", "__bool__", "__contains__", "__float__", "__index__", "__int__", "all", "allclose",
     "any", "argsort", "argwhere", "bincount", "cummax", "cummin", "cumprod", "cumsum", "equal",
@@ -157,7 +157,7 @@ def _fits(tensor: Tensor, examples: int) -> bool:
 
 
 class SuspectCalls(TorchFunctionMode):
-    """Suspect calls and rounding of a forward pass, while the block runs."""
+    """Records suspect calls and the rounding of a forward pass inside the block."""
 
     def __init__(self, examples: int) -> None:
         super().__init__()
@@ -172,7 +172,7 @@ class SuspectCalls(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Call the function and look at its name and shapes."""
+        """Call the function and record its name and shapes."""
         result = func(*args, **(kwargs or {}))
         self.rounding.add(result)
         if self._examples > 1:
@@ -188,9 +188,9 @@ _KNOWN = (*_WIDE, *_COARSE)
 _COUNTS = frozenset({
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
 })  # fmt: skip
-_TERMS = 4e4  # assumed for a sum in float32 or float64; half precision sums in float32, rounds once
-_LEAST = 8  # calls at least: scripted code and custom functions make some out of sight
-_MARGIN = 4.0  # chosen: no ordinary network of tests/engine/networks is above it; not fitted to one
+_TERMS = 4e4  # assumed terms of a sum in float32 or float64; half precision rounds once per sum
+_LEAST = 8  # assumed number of calls at least: scripted code and custom functions hide some
+_MARGIN = 4.0  # no ordinary network of tests/engine/networks exceeds it; it was not fitted to one
 
 
 def _terms(dtype: torch.dtype) -> float:
@@ -198,24 +198,24 @@ def _terms(dtype: torch.dtype) -> float:
 
 
 class Rounding:
-    """Results of calls by dtype: what rounding can explain.
+    """The rounding that results of calls can have, by dtype.
 
-    A result that is rounded to nearest has a relative error of about ``eps / sqrt(12)``. Errors of
-    k roundings that know nothing of each other add up to ``sqrt(k)`` of them. A call rounds once
-    in half precision, and once for every term of its sums in float32 and float64.
+    A result that is rounded to nearest has a relative error of about ``eps / sqrt(12)``. k
+    independent roundings add up to ``sqrt(k)`` times as much. In half precision a call rounds once.
+    In float32 and float64 it rounds once for every term of its sums.
     """
 
     def __init__(self, counts: Iterable[torch.dtype] | None = None) -> None:
         self.counts: Counter[torch.dtype] = Counter(counts or ())
 
     def add(self, result: Any) -> None:
-        """Note the result of a call."""
+        """Record the result of a call."""
         for tensor in (result,) if isinstance(result, Tensor) else tensors_in(result):
             if tensor.dtype not in _COUNTS:
                 self.counts[tensor.dtype] += 1
 
     def tolerance(self) -> float:
-        """Relative difference between two passes that rounding explains.
+        """Relative difference between two passes that rounding can explain.
 
         Raises:
             DtypeError: If the rounding of a dtype is not known.
@@ -234,10 +234,10 @@ class Rounding:
 
 
 class Comparison:
-    """Pairs of tensors that must be equal, judged together so that a device is waited for once.
+    """Pairs of tensors that must be equal, compared together to wait for a device only once.
 
-    Rows are judged by their norm, or by the root mean square of all norms where that is larger: a
-    number near zero beside large ones says nothing.
+    The difference of a row is divided by its norm or, if larger, by the root mean square of all
+    norms. A small number beside large ones may be rounding.
     """
 
     def __init__(self) -> None:
@@ -251,19 +251,19 @@ class Comparison:
         whole: Tensor | None = None,
         weights: Float[Tensor, " n"] | None = None,
     ) -> None:
-        """Every row of a tensor must be that of another.
+        """Every row of a tensor must equal that of another.
 
         Args:
-            name: What is compared.
+            name: Name of the comparison.
             found: The rows.
-            wanted: What they should be.
-            whole: All rows, which give the size of what is compared; None for those wanted.
-            weights: What each wanted row is multiplied by first; None for ones.
+            wanted: The correct rows.
+            whole: All rows, for the scale of the comparison; None takes the wanted rows.
+            weights: Factors of the wanted rows; None for ones.
         """
         self._pairs.append(_Pair(name, found, wanted, whole, weights))
 
     def first_above(self, tolerance: float) -> tuple[str, float] | None:
-        """The first pair that differs by more, and by how much; waits for the device."""
+        """The first pair with a larger difference, and the difference; waits for the device."""
         with torch.no_grad():
             quick = self._quick_gaps()
             for index, pair in enumerate(self._pairs):
@@ -273,7 +273,7 @@ class Comparison:
         return None
 
     def _quick_gaps(self) -> dict[int, float]:
-        """Position of a pair -> its gap, where no square leaves the range of its dtype."""
+        """Position of a pair -> its relative difference, if no square over- or underflows."""
         by_length: dict[int, list[int]] = {}
         for index, pair in enumerate(self._pairs):
             if pair.found.shape == pair.wanted.shape and pair.found.numel() > 0:
@@ -294,7 +294,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class _Pair:
-    """Rows and what they should be, see :meth:`Comparison.add_rows`."""
+    """Rows and the correct rows, see :meth:`Comparison.add_rows`."""
 
     name: str
     found: Tensor
@@ -305,8 +305,8 @@ class _Pair:
     def norms(self) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"], Float[Tensor, ""]]:
         """Norms of the differences and of the wanted rows, and the root mean square of all norms.
 
-        Of some rows at a time: differences of all would be new memory, which takes ten times as
-        long as to compare them.
+        Some rows at a time: new memory for all differences would take ten times as long as the
+        comparison.
         """
         count = len(self.found)
         step = count if self.found.is_cuda else max(1, _CHUNK * count // self.found.numel())
@@ -342,7 +342,7 @@ class _Pair:
         return _share(_norms(found - wanted), scale).amax()
 
 
-_CHUNK = 2**20  # numbers whose differences are formed at a time
+_CHUNK = 2**20  # differences that are formed at a time
 
 
 def _wide(tensor: Tensor) -> Tensor:
@@ -350,18 +350,18 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def _smallest(tensor: Tensor) -> float:
-    """Norms above it lose nothing to squares that are too small for the dtype."""
+    """The norm above which squares of the dtype do not underflow."""
     return 1e6 * torch.finfo(torch.promote_types(tensor.dtype, torch.float32)).tiny ** 0.5
 
 
 def _without_infinities(rows: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-    """Masks of attention hold minus infinity, which is equal in both."""
+    """Replace equal infinities, as in masks of attention, by zeros."""
     real = torch.view_as_real(rows).flatten(1) if rows.is_complex() else rows
     return real.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _norms(rows: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-    """Norms of rows in float64, without overflow; to add up in float64 takes ten times as long."""
+    """Norms of rows without overflow. Adding up in float64 would take ten times as long."""
     largest = rows.abs().amax().clamp(min=torch.finfo(rows.dtype).tiny)
     return torch.linalg.vector_norm(rows / largest, dim=1).double() * largest.double()
 
@@ -387,25 +387,25 @@ def lengths(tensors: Sequence[Tensor]) -> Float[Tensor, " m"]:
 
 
 def _share(gaps: Tensor, scale: Tensor) -> Tensor:
-    """Relative gaps; where all is zero there is none."""
+    """Relative differences; zero if everything is zero."""
     return gaps / scale.double().clamp(min=torch.finfo(torch.float64).tiny)
 
 
-_BACKWARD = 3.0  # forward once plus backward twice: tolerance times 3
-# Share of the norm of all gradients that is added to every scale, so that vanishing ones are not
-# judged by their own rounding.
+_BACKWARD = 3.0  # one forward and two backward passes: three times the tolerance
+# Share of the norm of all gradients that is added to every scale, because vanishing gradients
+# contain rounding of the others.
 _VANISHING = 0.05
-_FEW = 8  # examples of a batch with a suspect call that run by themselves
-_FAR = 1e6  # times the smallest number of a dtype: larger kernels have lost no digit
-_PART = 32  # examples at most that run again in another batch
+_FEW = 8  # examples of a batch with a suspect call that run alone
+_FAR = 1e6  # kernels above this multiple of the smallest number of a dtype have all digits
+_PART = 32  # largest number of examples that run again in another batch
 
 
 @dataclass
 class ExampleCheck:
-    """What one measurement checks, and has found so far.
+    """The checks of one measurement and their results so far.
 
     Args:
-        check: What the caller wants.
+        check: The caller's argument.
     """
 
     check: Check = True
@@ -426,9 +426,9 @@ class ExampleCheck:
     def check_batch(
         self, recorder: "ModelRecorder", run: "ForwardRun", batch: Batch, start: int
     ) -> "CheckedBatch | None":
-        """Check the rows of a batch for random weights of its outputs; None if it is not due.
+        """Check the rows of a batch with random weights of its outputs; None if it is not due.
 
-        Only rows are checked here. The caller later compares outputs and gradients with a re-run.
+        This checks rows only. The caller later compares outputs and gradients with a rerun.
         """
         if not self.is_due(run.suspects):
             return None
@@ -447,7 +447,7 @@ class ExampleCheck:
         return CheckedBatch(batch, start, outputs, reruns, output_weights, single=single)
 
     def is_due(self, suspects: Iterable[str]) -> bool:
-        """Count the next batch; whether it is checked."""
+        """Count the next batch; return whether it is checked."""
         if not self.check:
             return False
         self.batches += 1
@@ -458,15 +458,15 @@ class ExampleCheck:
         return is_due
 
     def single_rows(self, examples: int) -> list[int]:
-        """Rows of the next batch that may run by themselves, the first of them in any case."""
+        """Rows of the next batch that may run alone; the first of them always does."""
         return torch.randperm(examples, generator=self.draws)[:_FEW].tolist()
 
     def reruns(self, examples: int, single: int | None = None) -> list[list[int]]:
-        """Rows that run again: a random half together and one more by itself, or one by one.
+        """Rows that run again: a random half together and one more alone, or all one by one.
 
         Args:
             examples: Number of examples of the batch.
-            single: Row of one of them that runs by itself anyway: the one more.
+            single: Row of an example that runs alone anyway; it is the one more.
         """
         order = torch.randperm(examples, generator=self.draws).tolist()
         if self.every:
@@ -482,13 +482,13 @@ class ExampleCheck:
         return [part, order[-1:]] if examples > 1 else [part]
 
     def weights(self, *shape: int) -> Tensor:
-        """Random numbers between a half and one and a half, of both signs, in float64."""
+        """Random float64 numbers with absolute values from 0.5 to 1.5, of both signs."""
         sizes = 0.5 + torch.rand(*shape, generator=self.draws, dtype=torch.float64)
         signs = torch.randint(0, 2, shape, generator=self.draws) * 2 - 1
         return sizes * signs
 
     def summary(self, error: Exception | None = None) -> Checked:
-        """What was checked and found; with an error, why examples were measured one at a time."""
+        """The checks and their results; with an error, why examples were measured one at a time."""
         return Checked(
             check=self.check,
             batched=error is None,
@@ -504,7 +504,7 @@ class ExampleCheck:
 
 @dataclass(frozen=True)
 class SingleRun:
-    """An example that has run by itself: its row in the batch, and its outputs with their graph."""
+    """An example that ran alone: its row in the batch, and its outputs with their graph."""
 
     row: int
     outputs: Float[Tensor, "1 c"]
@@ -512,17 +512,17 @@ class SingleRun:
 
 @dataclass(frozen=True)
 class CheckedBatch:
-    """A batch whose rows were checked, and the part of it that runs again.
+    """A batch with checked rows, and the part of it that runs again.
 
     Args:
         batch: The examples.
-        start: Index of the first of them in the data.
-        outputs: Their outputs that are differentiated, (n, c).
-        reruns: Rows of the batch that run again, in batches of their own.
+        start: Index of the first example in the data.
+        outputs: The differentiated outputs, (n, c).
+        reruns: Rows of the batch that run again, each group as a separate batch.
         output_weights: A random weight for every output of these rows, zero for others, (n, c).
         groups: Parameters of a group -> norm of its weighted sum of gradients, and the root of the
-            sum of the squared norms of the terms, as factors give them.
-        single: The last example of ``reruns``, where it has run by itself and was compared.
+            sum of the squared norms of the terms, from the factors.
+        single: The last example of ``reruns``, if it already ran alone and was compared.
     """
 
     batch: Batch
@@ -544,10 +544,10 @@ class CheckedBatch:
         return [self.batch.take(part) for part in self.reruns]
 
     def weights_by_output(self, mode: str) -> list[Float[Tensor, "n c"]]:
-        """Weights for the outputs together, or for one after the other.
+        """Weights of all outputs together, or of one output after the other.
 
-        A kernel without pairs of different outputs (``mode`` is not ``"full"``) takes a gradient
-        for every output, with one weight for an example.
+        A kernel without pairs of different outputs (``mode`` is not ``"full"``) needs one gradient
+        for every output, with one weight per example.
         """
         weights = self.output_weights
         outputs = weights.shape[1]
@@ -567,12 +567,12 @@ def check_rows(
 
     Args:
         recorder: The model.
-        run: The batch; its graph must still be there, and stays.
-        output_gradient: Gradient at the outputs with which the first backward pass starts.
-        first: What arrived at the uses in that pass; None where it is still to be made.
+        run: The batch, with its graph, which is kept.
+        output_gradient: Gradient at the outputs that starts the first backward pass.
+        first: Gradients at the uses in that pass; None if it is still to be made.
 
     Raises:
-        NotFollowedError: If what arrives from one example reaches the row of another.
+        NotFollowedError: If the gradient of one example reaches the row of another.
     """
     n, edges = len(run.outputs), run.edges()
     norms = torch.linalg.vector_norm(output_gradient, dim=1, dtype=torch.float64)
@@ -607,7 +607,7 @@ def check_rows(
 def rerun_parts(
     recorder: "ModelRecorder", checked_batch: CheckedBatch
 ) -> Iterator[tuple[list[int], Float[Tensor, "m c"]]]:
-    """Outputs of every part that runs again as a batch of its own, with their graph.
+    """Outputs of every part that runs again as a separate batch, with their graph.
 
     Raises:
         NotFollowedError: If outputs differ from those in the batch.
@@ -664,12 +664,12 @@ def compare_gradients(
     wanted: Mapping[str, Tensor],
     sizes: Mapping[str, Tensor],
 ) -> None:
-    """Weighted sums of gradients agree with those of plain autograd, for every parameter.
+    """Compare weighted sums of gradients with those of plain autograd, for every parameter.
 
     Args:
         recorder: The model.
         found: Parameter -> sum.
-        wanted: Parameter -> sum; one that is missing is zero.
+        wanted: Parameter -> sum by autograd; a missing one is zero.
         sizes: Parameter -> root of the sum of the squared norms of the terms.
 
     Raises:
@@ -714,18 +714,18 @@ def require_small(
     gaps: Float[Tensor, " m"],
     scales: Float[Tensor, " m"],
 ) -> None:
-    """Differences between gradients and those of plain autograd are rounding.
+    """Check that differences from gradients of plain autograd are rounding.
 
     Args:
         recorder: The model.
         names: Parameters.
         gaps: Norms of the differences.
-        scales: Sizes of what is compared.
+        scales: Norms to compare them with.
 
     Raises:
         DisagreementError: If a parameter differs.
     """
-    # Gradients that vanish (a shift before a normalisation) leave rounding of the others.
+    # Vanishing gradients (of a shift before a normalisation) contain rounding of the others.
     floor = _VANISHING * torch.linalg.vector_norm(scales)
     shares = _share(gaps, scales + floor)
     wrong = (~(shares <= _BACKWARD * recorder.tolerance)).nonzero().flatten().tolist()
@@ -743,10 +743,10 @@ def check_loss(
     losses: Float[Tensor, " n"],
     output_gradient: Float[Tensor, "n c"],
 ) -> None:
-    """The loss of an example, and its gradient at the outputs, do not depend on other examples.
+    """Check that the loss of an example and its gradient do not depend on other examples.
 
-    The same outputs are used again: those of a model that fits its targets to the last digits
-    would leave nothing but rounding of the loss.
+    The same outputs are used again. If a model fits its targets to the last digits, the loss of new
+    outputs would be rounding only.
     """
     rows = checked_batch.rerun_rows
     outputs = [checked_batch.outputs[part].requires_grad_() for part in checked_batch.reruns]
@@ -766,16 +766,16 @@ def compare_kernels(
     kernels: Mapping[str, Tensor],
     sides: tuple[Sequence[CheckedBatch], Sequence[CheckedBatch]],
 ) -> None:
-    r"""Kernels of the examples that run again agree with plain autograd.
+    r"""Compare kernels of the examples that run again with plain autograd.
 
     :math:`u^T K_l v` of every layer must be the inner product of the gradients of ``sum u f`` and
-    ``sum v f``. A kernel that is summed over outputs, or has one entry for each, takes one such
+    ``sum v f``. A kernel that is summed over outputs, or has one entry per output, takes one such
     gradient for every output.
 
     Args:
         recorder: The model.
         kernels: Layer -> kernel.
-        sides: Checked batches of the rows and of the columns; the same for symmetric kernels.
+        sides: Checked batches of the rows and of the columns; equal for symmetric kernels.
 
     Raises:
         DisagreementError: If a layer disagrees.
@@ -831,13 +831,13 @@ def compare_forms(
     wanted: Mapping[str, Tensor],
     scales: Mapping[str, Tensor],
 ) -> None:
-    """Quadratic forms of kernels are the inner products of two gradients.
+    """Compare quadratic forms of kernels with inner products of two gradients.
 
     Args:
         recorder: The model.
-        forms: Layer -> form of its kernel.
-        wanted: Layer -> the same from plain gradients; zero where it is missing.
-        scales: Layer -> norm of what the form adds up.
+        forms: Layer -> quadratic form of its kernel.
+        wanted: Layer -> the same from plain gradients; a missing one is zero.
+        scales: Layer -> norm of the terms of the form.
 
     Raises:
         DisagreementError: If a layer differs.
@@ -862,7 +862,7 @@ def compare_forms(
 
 
 def compare_in_batch(recorder: "ModelRecorder", checked_batch: CheckedBatch) -> None:
-    """Weighted gradients by plain autograd are the same in the batch and in another one."""
+    """Compare weighted gradients of plain autograd in the batch and in another batch."""
     outputs = recorder.outputs(checked_batch.batch)
     weights = checked_batch.output_weights
     found = plain_gradients(outputs, recorder.ownership.parameters, weights)
@@ -873,13 +873,13 @@ def compare_in_batch(recorder: "ModelRecorder", checked_batch: CheckedBatch) -> 
 def with_groups(
     checked_batch: CheckedBatch, factors: Sequence["Factors"], mode: str, limit: int
 ) -> CheckedBatch:
-    """The same batch with what the factors of some groups say of its weighted sums of gradients.
+    """The same batch, with the weighted sums of gradients from the factors of some groups.
 
     Args:
         checked_batch: The batch.
-        factors: Of its examples, group by group.
-        mode: What is kept of pairs of outputs.
-        limit: Bytes of intermediate results.
+        factors: Factors of its examples, for each group.
+        mode: Which pairs of outputs are kept.
+        limit: Limit of intermediate results in bytes.
     """
     rows = checked_batch.rerun_rows  # the weights of all others are zero
     sets = [weights[rows] for weights in checked_batch.weights_by_output(mode)]
@@ -903,7 +903,7 @@ def with_groups(
 def _compare_groups(
     recorder: "ModelRecorder", checked_batch: CheckedBatch, squares: Sequence[Mapping[str, Tensor]]
 ) -> None:
-    """Norms of weighted sums of gradients, group by group: a layer hides those of its small ones.
+    """Compare norms of weighted sums for each group; a large group of a layer hides a small one.
 
     Args:
         recorder: The model.
@@ -941,7 +941,7 @@ def require_range(
     kernels: Mapping[str, Tensor],
     sides: "tuple[BatchList, BatchList]",
 ) -> None:
-    """Kernels are finite, and not zero where gradients are not; otherwise say why.
+    """Check that kernels are finite, and not zero unless gradients are zero.
 
     Args:
         recorder: The model.
@@ -949,8 +949,8 @@ def require_range(
         sides: Examples of the rows and of the columns.
 
     Raises:
-        NotFiniteError: If the gradients of an example are not finite, or a kernel does not fit into
-            its dtype.
+        NotFiniteError: If the gradients of an example are not finite, or a kernel exceeds the range
+            of its dtype.
     """
     limits = [torch.stack(torch.aminmax(kernel)) for kernel in kernels.values() if kernel.numel()]
     largest = torch.stack(limits).double().abs().amax(1).tolist() if limits else []
@@ -972,7 +972,7 @@ def require_range(
 
 
 def _pairs(kernel: Tensor, mode: str) -> Float[Tensor, "*outputs n m"]:
-    """Entries between equal outputs of two examples; the diagonal of a full kernel is a view."""
+    """Entries between equal outputs of two examples; for a full kernel a view of its diagonal."""
     return kernel.diagonal(dim1=1, dim2=3).movedim(2, 0) if mode == "full" else kernel
 
 
@@ -999,7 +999,7 @@ def _single_gradients(
 def _squared_gradient(
     recorder: "ModelRecorder", side: "BatchList", example: int, names: Iterable[str]
 ) -> Float[Tensor, ""]:
-    """The squared norms of an example's gradients with respect to some parameters, added up."""
+    """Sum of the squared norms of an example's gradients with respect to some parameters."""
     total = torch.zeros((), dtype=torch.float64)
     for found in _single_gradients(recorder, side, example):
         squares = [found[name].double().square().sum() for name in names if name in found]
@@ -1018,11 +1018,11 @@ def all_finite(tensors: Iterable[Tensor]) -> Bool[Tensor, " 1"]:
 
 
 def require_finite_gradients(finite: Bool[Tensor, " n"], examples: Sequence[int]) -> None:
-    """The gradients of every example are finite; otherwise the message says which are not.
+    """Check that the gradients of every example are finite; the error names the others.
 
     Args:
-        finite: Whether those of an example are.
-        examples: Their indices in the data.
+        finite: Whether the gradients of each example are finite.
+        examples: Indices of the examples in the data.
     """
     wrong = finite.logical_not().nonzero().flatten().tolist()
     if wrong:
@@ -1037,17 +1037,17 @@ def require_finite_gradients(finite: Bool[Tensor, " n"], examples: Sequence[int]
 def disagreement(
     cause: Cause, text: str, seen: Sequence[tuple[Batch, Tensor]] = ()
 ) -> NotFollowedError:
-    """The error that leads to one example at a time."""
+    """The error that makes the engine measure one example at a time."""
     error = NotFollowedError(text)
     error.cause, error.seen = cause, seen
     return error
 
 
 def can_run_one_by_one(error: Exception) -> bool:
-    """Whether examples may be measured one at a time after a failure with all of them together.
+    """Whether examples may be measured one at a time after a failure of the batch.
 
-    The engine's own failures are among them: one example by plain autograd needs none of it. What
-    the model or the user's functions raise, they raise again.
+    This includes failures of the engine itself, because plain autograd does not need the engine.
+    Errors of the model or of the user's functions occur again.
     """
     if isinstance(error, NotFollowedError):
         return True
@@ -1057,13 +1057,13 @@ def can_run_one_by_one(error: Exception) -> bool:
 
 
 def require_finite(model: nn.Module, values: Tensor, batch: Batch, examples: Sequence[int]) -> None:
-    """All numbers are finite; otherwise the message says which weight or example is not.
+    """Check that all numbers are finite; the error names the weight or the example.
 
     Args:
         model: The model.
         values: One row per example of the batch.
         batch: The examples.
-        examples: Their indices in the data.
+        examples: Indices of the examples in the data.
     """
     finite = values.detach().reshape(len(values), -1).isfinite().all(1).cpu()
     if finite.all():
@@ -1088,14 +1088,14 @@ def require_finite(model: nn.Module, values: Tensor, batch: Batch, examples: Seq
 
 
 def require_single_examples(model: nn.Module, batches: Iterable[Batch]) -> None:
-    """After an error: the model takes one example where it takes a batch.
+    """After an error: check that a model that takes a batch also takes one example.
 
     Args:
         model: The model.
         batches: The examples.
 
     Raises:
-        CaptureError: If it takes a batch and refuses one example of it.
+        CaptureError: If it takes a batch and refuses one example of this batch.
     """
     for batch in batches:
         error = _raised(model, batch.take(slice(0, 1)))
@@ -1104,10 +1104,10 @@ def require_single_examples(model: nn.Module, batches: Iterable[Batch]) -> None:
 
 
 def _raised(model: nn.Module, batch: Batch) -> Exception | None:
-    """What a forward pass raises; None for nothing."""
+    """The exception of a forward pass, or None."""
     try:
         batch.run(model)
-    except Exception as error:  # the caller judges it
+    except Exception as error:  # the caller handles it
         return error
     return None
 
@@ -1123,18 +1123,18 @@ def _takes_no_single(batch: Batch, error: Exception) -> CaptureError:
 def require_same_one_by_one(
     model: nn.Module, outputs: Callable[[Batch], Tensor], batches: Iterable[Batch]
 ) -> None:
-    """Every example has the same outputs one by one as in its batch; otherwise say why not.
+    """Check that every example has the same outputs alone as in its batch.
 
-    One pass over every batch and one over each of its examples, without gradients. A model
-    that takes one example at a time only cannot mix them.
+    This takes one pass over every batch and one over each of its examples, without gradients. A
+    model that only takes single examples cannot mix them.
 
     Args:
         model: The model.
-        outputs: From a batch to its outputs, without gradients.
+        outputs: Function of a batch that returns its outputs, without gradients.
         batches: All examples, in the batches in which they were measured.
 
     Raises:
-        CaptureError: If outputs differ; names the reason.
+        CaptureError: If outputs differ; the message names the reason.
     """
     for batch in batches:
         watch = SuspectCalls(len(batch))
@@ -1162,11 +1162,11 @@ def require_same_one_by_one(
 
 
 def require_unchanged(pairs: Iterable[tuple[Tensor, Tensor]], tolerance: float) -> None:
-    """Batches that led to one example at a time still give the numbers that they gave then.
+    """Check that batches after a failure still give the same numbers.
 
     Args:
-        pairs: The numbers now and then, one row per example.
-        tolerance: Relative difference that rounding explains.
+        pairs: The numbers now and before, one row per example.
+        tolerance: Relative difference that rounding can explain.
 
     Raises:
         CaptureError: If the model has changed since.
@@ -1197,14 +1197,14 @@ def reason(
     share: float,
     tolerance: float,
 ) -> CaptureError:
-    """Why outputs differ between two passes: chance, a state of the model, or other examples.
+    """Why outputs of two passes differ: random numbers, a state of the model, or other examples.
 
     Args:
         model: The model.
-        outputs: From a batch to its outputs, without gradients.
+        outputs: Function of a batch that returns its outputs, without gradients.
         batch: Examples whose outputs differ.
         share: Relative difference.
-        tolerance: Relative difference that rounding explains.
+        tolerance: Relative difference that rounding can explain.
     """
 
     def same(first: Tensor, second: Tensor) -> bool:
@@ -1213,7 +1213,7 @@ def reason(
         return compared.first_above(tolerance) is None
 
     def run(*, random: bool = False, state: bool = False) -> Tensor:
-        """The outputs of one batch, with generators or the model's state as they are left."""
+        """The outputs of one batch, with restored generators or with a restored state."""
         generators, buffers = preserved_randomness(()), preserved_state(model)
         with _kept(buffers, not state), _kept(generators, not random):
             return outputs(batch)
@@ -1270,7 +1270,7 @@ def _cured(
     batch: Batch,
     same: Callable[[Tensor, Tensor], bool],
 ) -> bool:
-    """Whether examples no longer see each other, or chance, in evaluation mode."""
+    """Whether evaluation mode removes the dependence on other examples or random numbers."""
     with evaluating(model), preserved_randomness(()), preserved_state(model):
         whole = outputs(batch)
         one_by_one = torch.cat([outputs(batch.take(slice(k, k + 1))) for k in range(len(batch))])
@@ -1284,11 +1284,11 @@ def plain_gradients(
     *,
     keep: bool = False,
 ) -> dict[str, Tensor]:
-    """Autograd's own gradients, as real dense tensors; a complex entry is two numbers.
+    """Gradients of plain autograd, as real dense tensors; a complex entry becomes two numbers.
 
     Args:
-        outputs: What is differentiated.
-        parameters: Name -> tensor; those that the outputs do not depend on are left out.
+        outputs: The differentiated outputs.
+        parameters: Name -> tensor; tensors that the outputs do not depend on are left out.
         weights: Weights of the outputs; None for a single number.
         keep: Whether the graph is needed again.
     """
@@ -1299,13 +1299,13 @@ def plain_gradients(
 
 
 def add_gradients(total: dict[str, Tensor], found: Mapping[str, Tensor]) -> None:
-    """Add gradients of parameters to those that are there."""
+    """Add gradients of parameters to a dictionary of sums."""
     for name, gradient in found.items():
         total[name] = total[name] + gradient if name in total else gradient
 
 
 def as_real(gradient: Tensor) -> Tensor:
-    """A gradient as a real dense tensor; a complex entry is two numbers."""
+    """A gradient as a real dense tensor; a complex entry becomes two numbers."""
     gradient = gradient.detach()
     dense = gradient.to_dense() if gradient.is_sparse else gradient
     return torch.view_as_real(dense) if dense.is_complex() else dense

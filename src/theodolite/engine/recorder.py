@@ -1,9 +1,9 @@
-"""Record every use of a parameter during a forward pass, in modules and outside of them.
+"""Records every use of a parameter in a forward pass, inside and outside of modules.
 
-Modules are not asked: functional and second uses, attention's output projection, tied and
-re-parametrised weights and bare parameters are seen alike. The gradient edge of a result is taken
-when the call returns; after an in-place operation the stored tensor would be silently wrong. The
-graph of autograd then shows whether every use was seen.
+It records torch functions, not modules. So it also sees functional calls, second uses, attention's
+output projection, tied and re-parametrised weights and bare parameters. It takes the gradient edge
+of a result when the call returns, because an in-place operation may later change the tensor. The
+graph of autograd then shows whether any use was missed.
 """
 
 from bisect import bisect_right
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._autograd import _get_sequence_nr  # numbers of nodes have no public name
+from torch._C._autograd import _get_sequence_nr  # torch has no public name for node numbers
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
@@ -51,7 +51,7 @@ __all__ = [
     "require_visible",
 ]
 
-# Functions whose result consists of entries of their argument, each at most once.
+# Functions that return entries of their argument, each at most once.
 SELECTIONS = frozenset(
     {"t", "T", "mT", "transpose", "permute", "movedim", "swapaxes", "swapdims"}
     | {"view", "view_as", "reshape", "reshape_as", "flatten", "unflatten", "squeeze", "unsqueeze"}
@@ -61,13 +61,13 @@ SELECTIONS = frozenset(
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a tensor comes from.
+    """The origin of a tensor.
 
     Args:
-        roots: Names of the parameters that it is made of.
+        roots: Names of the parameters that it is computed from.
         tensor: The tensor, attached to the graph that leads to the roots.
-        scale: Set if the tensor consists of entries of its only root, each at most once, times
-            this number: inner products of gradients then agree up to its square.
+        scale: Set if the tensor consists of entries of its only root, each at most once, times this
+            number. Inner products of gradients then agree up to its square.
     """
 
     roots: tuple[str, ...]
@@ -78,7 +78,7 @@ class Origin:
 def derive(
     function: Callable[..., Any], arguments: Any, sources: list[Origin], result: Tensor
 ) -> Origin:
-    """Origin of a result that depends on parameters and on no example."""
+    """Origin of a result that depends on parameters and not on examples."""
     roots = tuple(dict.fromkeys(name for source in sources for name in source.roots))
     scale = None
     if len(sources) == 1 and sources[0].scale is not None:
@@ -90,7 +90,7 @@ def derive(
 def _factor(
     function: Callable[..., Any], arguments: tuple[Any, Any], source: Tensor
 ) -> float | None:
-    """By what a function multiplies the entries that it selects; None if it does anything else."""
+    """The factor of a function that selects entries; None for other functions."""
     name = function_name(function)
     args, kwargs = arguments
     if name in SELECTIONS:
@@ -121,7 +121,7 @@ def _is_basic_index(index: Any) -> bool:
 
 
 def pull_back(origin: Origin, root: Tensor, gradients: Tensor) -> Tensor:
-    """From gradients with respect to a derived tensor to gradients of one of its roots.
+    """Convert gradients of a derived tensor into gradients of one of its roots.
 
     Args:
         origin: The derived tensor.
@@ -144,9 +144,9 @@ Interval = tuple[int, int]
 
 @dataclass(frozen=True)
 class CallTensors:
-    """All tensors that went into and came out of one call, for a single example.
+    """All tensor arguments and results of one call, for a single example.
 
-    ``axes`` remembers where examples lie in the same call for many, once that was found.
+    ``axes`` keeps the axes of examples in the same call for many examples, once they are known.
     """
 
     function: str
@@ -158,9 +158,9 @@ class CallTensors:
         """Axes of examples in the tensors of the same call for many examples, in order.
 
         Args:
-            tensors: Those of the call.
+            tensors: Tensors of the call.
             examples: Number of examples.
-            row: Row of the batch that the single example is.
+            row: Row of the single example in the batch.
         """
         singles = (*self.given, *self.returned)
         for index in range(len(self.axes), len(singles)):
@@ -178,20 +178,20 @@ def _fits(tensor: Tensor, examples: int, axis: Axis) -> bool:
     return axis.index < tensor.dim() and tensor.shape[axis.index] % examples == 0
 
 
-@dataclass(slots=True)  # not frozen, which takes longer: hundreds of them in a pass
+@dataclass(slots=True)  # not frozen, because a pass makes hundreds and freezing takes longer
 class Use:
     """One parameter, or a tensor made of parameters, in one call of a torch function.
 
     Args:
-        origin: The tensor that was used and the parameters behind it.
+        origin: The used tensor and the parameters that it is computed from.
         structure: How gradients of the call's result become gradients of examples.
         edges: Where the gradients of the call's results arrive.
-        results: Shapes of those results; empty for nested tensors.
+        results: Shapes of these results; empty for nested tensors.
         function: Name of the torch function.
-        call: Number of the call; uses of one call share it.
-        by_rule: Whether a rule was found; otherwise the call is replayed.
-        axes: Where examples lie in those results.
-        watched: Tensors kept for later, with the version they had.
+        call: Number of the call; uses in one call share it.
+        by_rule: Whether there is a rule; otherwise the call is replayed.
+        axes: Axes of examples in these results.
+        watched: Tensors that are needed later, with their versions.
     """
 
     origin: Origin
@@ -205,7 +205,7 @@ class Use:
     watched: tuple[tuple[Tensor, int], ...] = field(repr=False, default=())
 
     def require_unchanged(self) -> None:
-        """No tensor that was kept has been overwritten since."""
+        """Check that no tensor that is needed later has been overwritten."""
         for tensor, version in self.watched:
             if tensor._version != version:
                 raise CaptureError(
@@ -215,7 +215,7 @@ class Use:
                 )
 
 
-# Calls and properties that read no numbers of a tensor.
+# Calls and properties that do not read the numbers of a tensor.
 _ABOUT_SHAPES = frozenset({
     "__len__", "device", "dim", "dtype", "element_size", "get_device", "is_complex",
     "is_contiguous", "is_cuda", "is_floating_point", "is_leaf", "is_nested", "is_sparse",
@@ -223,12 +223,12 @@ _ABOUT_SHAPES = frozenset({
     "stride",
 })  # fmt: skip
 
-# Python functions that are looked into rather than taken as one call.
+# Python functions whose inner calls are recorded instead of the function.
 OPENED: tuple[Callable[..., Any], ...] = (functional.multi_head_attention_forward,)
 
 
 def _opened(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, past its dispatch line, so that the calls inside are seen."""
+    """The same function without its dispatch line, so that its inner calls are recorded."""
     if not isinstance(function, FunctionType):
         return function
     names = {**function.__globals__, "has_torch_function": lambda _tensors: False}
@@ -240,21 +240,21 @@ class UseRecorder(TorchFunctionMode):
 
     Args:
         parameters: Name -> parameter.
-        inputs: Tensors that depend on the examples: the model's inputs.
+        inputs: Tensors that depend on the examples: the inputs of the model.
         examples: Number of examples.
-        reference: The same calls for a single example, to find where examples lie.
+        reference: The same calls for a single example, to find the axes of examples.
         kept_rows: Rows of the batch whose inputs to every call are kept, to compare with single
             runs.
-        others: Parameters that are not recorded: they depend on no example either.
-        structured: Whether uses are wanted; otherwise only the tensors of calls.
-        targets: Tensors beside the inputs that readouts and losses take of the examples.
+        others: Parameters that are not recorded and do not depend on examples either.
+        structured: Whether to record uses; otherwise only the tensors of calls.
+        targets: Tensors of the examples that readouts and losses use besides the inputs.
 
     Attributes:
-        in_outputs: Cleared once the outputs are there: a loss is only looked at.
-        suspects: Names of calls that may let one example decide about another.
-        rounding: In which numbers results were rounded.
-        received: For every recorded call, what it received of the examples at ``kept_rows``; None
-            for a tensor without an axis of examples.
+        in_outputs: False once the outputs exist; calls of a loss are only observed.
+        suspects: Names of calls through which one example may affect another.
+        rounding: Rounding of the results.
+        received: For every recorded call, its inputs at ``kept_rows``; None for a tensor
+            without an axis of examples.
     """
 
     def __init__(
@@ -283,12 +283,12 @@ class UseRecorder(TorchFunctionMode):
         self.rounding = Rounding()
         self.origins = {id(p): Origin((name,), p, 1.0) for name, p in parameters.items()}
         self._examples, self._reference = examples, reference
-        # Tensors that require a gradient but depend on no example: made of parameters that are not
-        # recorded.
+        # Tensors that require a gradient but depend on no example: they come from parameters that
+        # are not recorded.
         self._constants: dict[int, tuple[Tensor, int]] = {}
         self._keep(others)
         self._of_examples = WeakTensorKeyDictionary()
-        # ids; stale ones may belong to newer tensors, hence the second look-up in `_of_examples`.
+        # These are ids. Stale ids may belong to newer tensors, so `_of_examples` checks again.
         self._marked: set[int] = set()
         for tensor in tensors_in((inputs, targets)):
             self._of_examples[tensor] = True
@@ -301,10 +301,10 @@ class UseRecorder(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Call the function; keep what is needed where a parameter takes part."""
+        """Call the function; record the call if it uses a parameter."""
         traits = _traits(func)
         kwargs = kwargs or {}
-        if traits.reads_shape:  # thousands of calls: sizes, dtypes, devices
+        if traits.reads_shape:  # there are thousands of these calls: sizes, dtypes, devices
             return func(*args, **kwargs)
         sources: dict[int, Origin] = {}
         depends = self._look(args, sources)
@@ -319,14 +319,14 @@ class UseRecorder(TorchFunctionMode):
         return result
 
     def _look(self, values: Iterable[Any], sources: dict[int, Origin]) -> bool:
-        """Find arguments made of parameters alone; whether others depend on the examples."""
+        """Find arguments that depend on parameters only, and whether others depend on examples."""
         depends, origins = False, self.origins
         for value in values:
-            if type(value) in PLAIN:  # thousands of calls are looked at
+            if type(value) in PLAIN:  # fast path for thousands of calls
                 continue
             if isinstance(value, Tensor):
                 origin = origins.get(id(value))
-                if origin is not None:  # and so it is alive: no other tensor has its identity
+                if origin is not None:  # it is alive, so no other tensor has its id
                     sources[id(value)] = origin
                 elif not depends:
                     depends = self._has_examples(value)
@@ -344,7 +344,7 @@ class UseRecorder(TorchFunctionMode):
         kwargs: dict[str, Any],
         depends: bool,
     ) -> Any:
-        """The result of a call; whether it is suspect is noted."""
+        """Make the call; record whether it is suspect."""
         result = func(*args, **kwargs)
         if depends and self._examples > 1 and traits.name not in self.suspects:
             if is_suspect(traits.name, (args, kwargs), result, self._examples):
@@ -362,7 +362,7 @@ class UseRecorder(TorchFunctionMode):
         sources: dict[int, Origin],
         depends: bool,
     ) -> Any:
-        """A call that received a parameter."""
+        """Record a call that received a parameter."""
         if func in OPENED or func in STEP_BY_STEP:
             with self:
                 result = STEP_BY_STEP.get(func, _opened(func))(*args, **kwargs)
@@ -381,7 +381,7 @@ class UseRecorder(TorchFunctionMode):
         if not results:
             return result
         if depends and len(results) > 1 and type(result) is tuple:
-            # One result may be made of another, as those of LSTM cells.
+            # One result may depend on another, as in LSTM cells.
             result = tuple(_behind_own_node(part) for part in result)
             returned = tensors_in(result)
         interval = start, _get_sequence_nr()
@@ -396,14 +396,14 @@ class UseRecorder(TorchFunctionMode):
         return result
 
     def made_of_parameters(self, tensor: Tensor) -> bool:
-        """Whether a tensor is made of parameters, and of nothing that depends on the examples."""
+        """Whether a tensor depends on parameters and not on examples."""
         origin = self.origins.get(id(tensor))
         return origin is not None and origin.tensor is tensor
 
     def _has_examples(self, tensor: Tensor) -> bool:
         """Whether a tensor depends on the examples.
 
-        Called only for tensors that are not made of recorded parameters alone.
+        Only called for tensors that do not depend on recorded parameters alone.
         """
         if not tensor.requires_grad:
             return id(tensor) in self._marked and tensor in self._of_examples
@@ -418,7 +418,7 @@ class UseRecorder(TorchFunctionMode):
                 self._constants[id(tensor)] = tensor, tensor._version
 
     def _mark(self, result: Any, depends: bool) -> None:
-        """Note what a call has returned or written to."""
+        """Record the results of a call, and the tensors that it wrote to."""
         for tensor in (result,) if isinstance(result, Tensor) else tensors_in(result):
             if depends:
                 if not tensor.requires_grad:
@@ -471,7 +471,7 @@ class UseRecorder(TorchFunctionMode):
             )
 
     def _rows(self, given: list[Tensor], axes: list[Axis | None]) -> list[Tensor | None]:
-        """What a call receives of the examples that also run one by one."""
+        """The inputs of a call at the examples that also run alone."""
         rows: list[Tensor | None] = []
         for tensor, axis in zip(given, axes, strict=False):
             placed = axis is not None and not tensor.is_nested
@@ -485,7 +485,7 @@ class UseRecorder(TorchFunctionMode):
     def _axes(
         self, function: str, given: list[Tensor], sources: list[Origin], returned: list[Tensor]
     ) -> list[Axis | None]:
-        """Where the examples lie in all tensors of a call."""
+        """The axes of examples in all tensors of a call."""
         tensors = [*given, *returned]
         if self._examples == 1:
             return [None] * len(tensors)
@@ -495,21 +495,21 @@ class UseRecorder(TorchFunctionMode):
         if one is not None and (one.function, len(one.given), len(one.returned)) == counts:
             row = self._kept_rows[0] if self._kept_rows else 0
             return one.find_axes(tensors, self._examples, row)
-        made = {id(origin.tensor) for origin in sources}  # no axis of examples, for all we know
+        made = {id(origin.tensor) for origin in sources}  # these have no axis of examples
         return [None if id(t) in made else find_axis(None, t, self._examples) for t in tensors]
 
 
 def _written(target: Tensor) -> list[Tensor]:
-    """Tensors that an assignment to a tensor changes: itself, and what it is a view of."""
+    """Tensors that an assignment changes: the tensor, and the tensor that it is a view of."""
     base = target._base
     return [target] if base is None else [target, base]
 
 
 def _views_inside(result: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a result is a view of a tensor that only this call has made and seen.
+    """Whether a result is a view of a tensor that only this call has created and used.
 
-    An in-place operation on such a view, as a ReLU after instance normalisation, would move the
-    graph away from the edge of the result.
+    An in-place operation on such a view, such as a ReLU after instance normalisation, would move
+    the graph away from the edge of the result.
     """
     base = result._base
     if base is None:
@@ -519,7 +519,7 @@ def _views_inside(result: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def _behind_own_node(value: Any) -> Any:
-    """Give a result its own graph node, so that only gradients from outside the call arrive."""
+    """Give a result its own graph node, so that only gradients from later calls arrive there."""
     if isinstance(value, Tensor) and value.requires_grad and not value.is_nested:
         return value.view_as(value)
     return value
@@ -554,7 +554,7 @@ def _needs(structure: Structure) -> tuple[Tensor, ...]:
 
 @dataclass(frozen=True)
 class _Traits:
-    """What must be known about a function whenever it is called."""
+    """Facts about a function that every call of it needs."""
 
     name: str
     reads_shape: bool
@@ -563,7 +563,7 @@ class _Traits:
 
 @lru_cache(maxsize=4096)
 def _traits(func: Callable[..., Any]) -> _Traits:
-    """The name of a function decides most of them; looked up once per function."""
+    """The traits of a function, mostly from its name; computed once per function."""
     name = function_name(func)
     overwrites = (name.endswith("_") and not name.endswith("__")) or (
         name.startswith("__i") and name not in ("__index__", "__invert__", "__int__")
@@ -572,13 +572,13 @@ def _traits(func: Callable[..., Any]) -> _Traits:
 
 
 def require_complete(output: Tensor, recorder: UseRecorder) -> None:
-    """Every edge of the graph into a parameter was made by a call that was recorded.
+    """Check that every edge of the graph into a parameter was made by a recorded call.
 
-    Nodes carry the running number of their creation, and the recorder kept the numbers at the
-    start and end of every call that received the parameter.
+    Nodes have consecutive numbers. The recorder kept the numbers at the start and at the end of
+    every call that received the parameter.
 
     Raises:
-        NotFollowedError: If a node that no recorded call has made uses a parameter; names both.
+        NotFollowedError: If another node uses a parameter; the message names both.
     """
     targets = _targets(recorder)
     calls = _Calls(recorder)
@@ -601,7 +601,7 @@ def require_complete(output: Tensor, recorder: UseRecorder) -> None:
 
 
 def require_visible(output: Tensor) -> None:
-    """The graph holds all operations: plain autograd finds the gradients of all parameters.
+    """Check that the graph has all operations, so that plain autograd finds all gradients.
 
     Raises:
         CaptureError: If reentrant checkpointing hides some.
@@ -616,7 +616,7 @@ def _leaf_id(leaf: Any) -> int:
 
 
 class _Calls:
-    """The calls that received a parameter, by the running numbers of the nodes they made."""
+    """The calls that received a parameter, by the numbers of the nodes that they made."""
 
     def __init__(self, recorder: UseRecorder) -> None:
         self._names = {
@@ -631,7 +631,7 @@ class _Calls:
         self._results = {id(node): node for node in results if node is not None}
 
     def entered(self, node: Any, following: Any) -> str | None:
-        """Name of the parameter if a node from outside a recorded call uses an inner node of it.
+        """Name of the parameter if a node outside of recorded calls uses an inner node of one.
 
         None if it uses only results.
         """
@@ -648,10 +648,10 @@ class _Calls:
 
 
 def _targets(recorder: UseRecorder) -> dict[int, tuple[Any, str, list[Interval]]]:
-    """Parameters, and nodes that make tensors of parameters only -> when they were used.
+    """Parameters, and nodes whose tensors depend on parameters only -> the times of their use.
 
-    Several tensors can come from one node, as the chunks of a packed weight do. Nodes are kept
-    with their entries: a wrapper that is released gives its identity to the next one.
+    One node may give several tensors, such as the chunks of a packed weight. Nodes are kept alive,
+    because a released wrapper gives its id to the next one.
     """
     targets: dict[int, tuple[Any, str, list[Interval]]] = {}
     for key, origin in recorder.origins.items():
@@ -668,7 +668,7 @@ def _nodes(output: Tensor) -> Iterator[tuple[Any, Any]]:
         CaptureError: If reentrant checkpointing hides some.
     """
     stack: list[Any] = [output.grad_fn]
-    seen: dict[int, Any] = {}  # the nodes themselves are kept: their wrappers must stay alive
+    seen: dict[int, Any] = {}  # nodes are values, so that their wrappers stay alive
     while stack:
         node = stack.pop()
         if node is None or id(node) in seen:

@@ -1,6 +1,6 @@
-"""Rules per torch function: how one call turns its result's gradient into gradients of examples.
+"""Rules for torch functions: from the gradient of a result to gradients of examples.
 
-A call without a rule is run again, example by example (:func:`replay`): exact for every
+A call without a rule is run again for each example (:func:`replay`). This is exact for every
 differentiable function of torch, and slower; ``Coverage.by_rule`` says so. Recurrent layers are run
 step by step, in functions that have rules (``STEP_BY_STEP``).
 """
@@ -57,21 +57,21 @@ __all__ = [
 
 Rule = Callable[[Call], Structure | None]
 
-# Torch function -> rule. A rule that does not know a special case returns None and leaves the call
-# to :func:`replay`.
+# Torch function -> rule. A rule may return None for a special case; the call then goes to
+# :func:`replay`.
 RULES: dict[Callable[..., Any], Rule] = {}
 
 
 def register_rule(*functions: Callable[..., Any]) -> Callable[[Rule], Rule]:
     """Declare how calls of these torch functions act on the gradients of their parameters.
 
-    The rule receives a :class:`~theodolite.engine.calls.Call` and returns a structure, or None
-    where it does not apply. Functions of your own can be seen once they dispatch through
-    ``torch.overrides.handle_torch_function`` or are built from torch functions that have rules.
-    Checked batches (``check=``) compare what rules give with plain autograd.
+    The rule receives a :class:`~theodolite.engine.calls.Call`. It returns a structure, or None if
+    it does not apply. Your own functions are recorded if they dispatch through
+    ``torch.overrides.handle_torch_function`` or consist of torch functions with rules. Checked
+    batches (``check=``) compare the results of rules with plain autograd.
 
     Args:
-        *functions: of torch, such as ``torch.addmm``.
+        *functions: torch functions, such as ``torch.addmm``.
 
     Returns:
         A decorator for the rule.
@@ -94,12 +94,12 @@ def register_rule(*functions: Callable[..., Any]) -> Callable[[Rule], Rule]:
 
 
 def _in_rows(call: Call, tensor: Tensor, axis: Axis | None) -> Tensor:
-    """A tensor (..., D) as (n, T, D); as it is where it has examples and positions already."""
+    """A tensor (..., D) as (n, T, D); unchanged if it has this form already."""
     first = axis is not None and axis.index == 0 and not (axis.inner or tensor.is_nested)
     if first and tensor.dim() == 3 and tensor.shape[0] == call.examples:
         return tensor
     parts = split_examples(tensor, call.examples, axis)
-    positions = math.prod(parts.shape[1:-1])  # not -1: a layer may have no rows at all
+    positions = math.prod(parts.shape[1:-1])  # -1 would fail for layers without rows
     return parts.reshape(call.examples, positions, tensor.shape[-1])
 
 
@@ -159,7 +159,7 @@ def matmul(call: Call) -> Structure | None:
 
 @register_rule(Tensor.__rmatmul__)
 def reflected_matmul(call: Call) -> Structure | None:
-    """``other @ self`` written the other way round."""
+    """``other @ self`` with swapped arguments."""
     right, left = call.args
     return _product(call, left, right) if call.source.dim() == 2 else None
 
@@ -173,7 +173,7 @@ def _product(call: Call, left: Tensor, right: Tensor) -> Structure | None:
 
 
 def _from_left(call: Call, right: Tensor, rows: int) -> Structure:
-    """``weight @ input`` with input (n, D, T): columns are the positions."""
+    """``weight @ input`` with input (n, D, T), whose columns are the positions."""
 
     def columns_last(tensor: Tensor, parts: Tensor) -> Tensor:
         flat = parts.movedim(-2, 1)  # (n, D, ..., T)
@@ -209,7 +209,7 @@ def convolution(call: Call) -> Structure | None:
 
 
 def _map_output_grads(call: Call) -> OutputGrads:
-    """From (n k, C, ...) to (n, C, T), the positions of all k images of an example together."""
+    """From (n k, C, ...) to (n, C, T), with the positions of all k images of an example."""
 
     def output_grads(gradient: Tensor) -> Tensor:
         parts = call.split_result(gradient).flatten(3)
@@ -230,13 +230,13 @@ def _geometry(bound: dict[str, Any]) -> PatchGeometry | None:
     elif padding == "same":
         total = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
         if any(size % 2 for size in total):
-            return None  # one side is padded more: left to replay
+            return None  # uneven padding is replayed
         padding = tuple(size // 2 for size in total)
     return PatchGeometry(kernel, stride, per_axis(padding, count), dilation)
 
 
 def _rows(parts: Tensor, geometry: PatchGeometry) -> Tensor:
-    """Patches of all images of an example, (n, T, D), D in the order of the weight's entries."""
+    """Patches of all images of an example, (n, T, D), with D in the order of the weight."""
     patches = geometry.columns(parts.flatten(0, 1)).transpose(1, 2).flatten(1, 2)
     rows = patches.transpose(1, 2)  # (n k, T, D)
     return rows.reshape(len(parts), -1, rows.shape[-1])
@@ -245,7 +245,7 @@ def _rows(parts: Tensor, geometry: PatchGeometry) -> Tensor:
 def _grouped(
     parts: Tensor, geometry: PatchGeometry, output_grads: OutputGrads, groups: int
 ) -> Structure:
-    """Groups are small matrices: their gradients are formed as they are."""
+    """For grouped convolutions, whose matrices are small, form the gradients themselves."""
 
     def jacobian(gradient: Tensor) -> Tensor:
         output_grad = output_grads(gradient)
@@ -318,7 +318,7 @@ def group_norm(call: Call) -> Structure | None:
 
 @register_rule(functional.batch_norm)
 def batch_norm(call: Call) -> Structure | None:
-    """``batch_norm`` with running statistics; those of the batch would mix examples."""
+    """``batch_norm`` with running statistics; batch statistics would mix examples."""
     bound = call.bind(
         "input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps",
         weight=None, bias=None, training=False, eps=1e-5,
@@ -388,14 +388,14 @@ def _one_row_each(call: Call, inputs: Tensor) -> bool:
     Tensor.__imul__,
 )  # fmt: skip
 def multiply(call: Call) -> Structure | None:
-    """``a * b`` with one of them made of parameters."""
+    """``a * b`` where one of both depends on parameters only."""
     other = _other(call)
     return None if other is None else _reduced(call, other)
 
 
 @register_rule(torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__)
 def add(call: Call) -> Structure | None:
-    """``a + b`` with one of them made of parameters."""
+    """``a + b`` where one of both depends on parameters only."""
     if call.kwargs or _other(call) is None:
         return None
     return _reduced(call, None)
@@ -403,7 +403,7 @@ def add(call: Call) -> Structure | None:
 
 @register_rule(torch.sub, Tensor.sub, Tensor.sub_, Tensor.__sub__, Tensor.__isub__)
 def subtract(call: Call) -> Structure | None:
-    """``a - b`` with one of them made of parameters."""
+    """``a - b`` where one of both depends on parameters only."""
     if call.kwargs or _other(call) is None:
         return None
     return _reduced(call, None, -1.0 if call.args[1] is call.source else 1.0)
@@ -411,31 +411,31 @@ def subtract(call: Call) -> Structure | None:
 
 @register_rule(Tensor.__rsub__)
 def reflected_subtract(call: Call) -> Structure | None:
-    """``b - a`` written the other way round."""
+    """``b - a`` with swapped arguments."""
     if call.kwargs or _other(call) is None:
         return None
     return _reduced(call, None, -1.0 if call.args[0] is call.source else 1.0)
 
 
 def _other(call: Call) -> Tensor | None:
-    """The argument that depends on the examples, if the call is a plain product or sum."""
+    """The argument that depends on examples, if the call is a plain product or sum."""
     if len(call.args) != 2 or not all(isinstance(value, Tensor) for value in call.args):
         return None
     left, right = call.args
     if left is right or call.axes.get(id(call.source)) is not None:
-        return None  # a tensor with one part per example is left to replay
+        return None  # a tensor with one part per example is replayed
     if left.is_complex() or right.is_complex():
         return None  # the gradient of a real factor is the real part
     return right if left is call.source else left
 
 
 def _reduced(call: Call, factor: Tensor | None, sign: float = 1.0) -> Structure:
-    """Sum the axes along which the parameter was repeated, example by example."""
+    """Sum over the axes along which the parameter was repeated, for each example."""
     shape = tuple(call.source.shape)
 
     def jacobian(gradient: Tensor) -> Tensor:
         product = gradient * sign if factor is None else gradient * factor
-        parts = call.split_result(product)  # (n, as for a single example)
+        parts = call.split_result(product)  # (n, shape for a single example)
         lead = parts.dim() - 1 - len(shape)
         parts = parts.sum(tuple(range(1, 1 + lead))) if lead else parts
         repeated = [k + 1 for k, size in enumerate(shape) if size == 1 and parts.shape[k + 1] != 1]
@@ -449,7 +449,7 @@ def replay(call: Call, keep: tuple[bool, ...]) -> Structure:
 
     Args:
         call: The call.
-        keep: Which tensors of the result take part in the gradient.
+        keep: Which tensors of the result have a gradient.
     """
     for axis, kept in zip(call.result_axes, keep, strict=True):
         if kept and axis is None and call.examples > 1:
@@ -464,7 +464,7 @@ def replay(call: Call, keep: tuple[bool, ...]) -> Structure:
 
 
 class _Replay:
-    """Gradient of the call's result -> gradient of every example with respect to the source."""
+    """From the gradient of a result to gradients of the source for every example."""
 
     def __init__(self, call: Call, keep: tuple[bool, ...], own_rows: bool) -> None:
         self.call, self.keep, self.own_rows = call, keep, own_rows
@@ -536,12 +536,11 @@ class _Replay:
         return function
 
 
-# Recurrent layers step by step. PyTorch runs such a layer as one call, from whose result the
-# gradients of single examples cannot be read. Written out, each weight is used by ``linear``: once
-# for all steps with the inputs, and once per step with the state. Values agree with PyTorch's own
-# up to rounding.
+# Recurrent layers step by step. PyTorch runs such a layer as one call, which hides the gradients of
+# single examples. Step by step, ``linear`` uses each weight: once with all inputs, and once per
+# step with the state. Values agree with PyTorch's own up to rounding.
 
-Weights = list[Tensor]  # of the inputs, of the state, and their biases if there are any
+Weights = list[Tensor]  # weights of the inputs and of the state, and their biases if any
 State = tuple[Tensor, ...]
 Step = Callable[[Tensor, State, Weights], State]
 
@@ -618,7 +617,7 @@ def _layers(step: Step) -> Callable[..., Any]:
 def _run(
     step: Step, inputs: Tensor, state: State, weights: Weights, *, backwards: bool
 ) -> tuple[Tensor, State]:
-    """One layer in one direction: its state after every step, and the last one."""
+    """One layer in one direction: the states after all steps, and the last state."""
     given = _linear(inputs, weights, 0).unbind(0)
     state = _of_examples(state, inputs[0])
     found = []
@@ -629,12 +628,12 @@ def _run(
 
 
 def _of_examples(state: State, inputs: Tensor) -> State:
-    """The same state, as something that has one row per example: zeros come from nowhere."""
+    """The same state with one row per example, also for an initial state of zeros."""
     zeros = torch.zeros_like(inputs[:, :1])
     return tuple(part + zeros for part in state)
 
 
-# Torch function -> the same step by step, or None for arguments that it does not know.
+# Torch function -> its version step by step, which returns None for unknown arguments.
 STEP_BY_STEP: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.lstm_cell: _cell(_lstm_step),
     torch.gru_cell: _cell(_gru_step),

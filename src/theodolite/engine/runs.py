@@ -51,10 +51,10 @@ BatchLoss = Callable[[Tensor, Batch], Tensor]
 
 
 class ProgressCounter:
-    """Counts pieces of work of about the same size.
+    """Counts pieces of work of about equal size.
 
     Args:
-        watch: A function of (share that is done, what was done); None for none.
+        watch: A function of (finished share, text), or None.
         total: Number of pieces.
     """
 
@@ -62,7 +62,7 @@ class ProgressCounter:
         self._watch, self._total, self._count = watch, max(1, total), 0
 
     def done(self, text: str) -> None:
-        """One more piece is asked for; on a GPU it may still be running."""
+        """Count one more piece; on a GPU it may still be running."""
         self._count += 1
         if self._watch is not None:
             self._watch(min(1.0, self._count / self._total), text)
@@ -70,17 +70,17 @@ class ProgressCounter:
 
 @dataclass(frozen=True)
 class ForwardRun:
-    """One recorded forward pass: outputs that are differentiated, (n, c), and uses of parameters.
+    """One recorded forward pass: the differentiated outputs and the uses of parameters.
 
     Args:
-        outputs: Outputs that are differentiated, (n, c).
+        outputs: The differentiated outputs, (n, c).
         uses: The uses.
         result_bytes: Bytes of all results of calls.
-        rounding: In which numbers results were rounded.
-        suspects: Names of calls that may let one example decide about another.
-        require_complete: Raises if a use of a parameter went unseen.
-        losses: One number per example, where a loss was given.
-        single: One of the examples by itself, where it was run and compared.
+        rounding: Rounding of the results.
+        suspects: Names of calls through which one example may affect another.
+        require_complete: Raises if a use of a parameter was missed.
+        losses: One number per example, if a loss was given.
+        single: One of the examples alone, if it was run and compared.
     """
 
     outputs: Tensor
@@ -94,14 +94,14 @@ class ForwardRun:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """Equal for runs that made the same calls."""
+        """A key that is equal for runs with the same calls."""
         return tuple((use.function, use.by_rule) for use in self.uses)
 
     def calls(self, wanted: Collection[int] | None = None) -> dict[int, Use]:
-        """Number of a call -> its first use: all uses of a call share the edges of its results.
+        """Number of a call -> its first use. All uses in a call share the edges of its results.
 
         Args:
-            wanted: Indices of the uses that matter; None for all.
+            wanted: Indices of the requested uses; None for all.
         """
         found: dict[int, Use] = {}
         for index, use in enumerate(self.uses):
@@ -116,15 +116,15 @@ class ForwardRun:
     def passes(
         self, keep_graph: bool = False, wanted: Collection[int] | None = None
     ) -> Iterator[tuple[int, list[tuple[Tensor | None, ...]]]]:
-        """For every output: the gradients of its sum that arrive at each use, None where zero.
+        """For every output the gradients of its sum at each use; None if zero.
 
         Args:
             keep_graph: Whether the graph is needed afterwards.
-            wanted: Indices of the uses that matter; nothing comes for others. None for all.
+            wanted: Indices of the requested uses; others get nothing. None for all.
         """
         edges = self.edges(wanted)
         count = self.outputs.shape[1] if edges else 0
-        for index in range(count):  # nothing here holds on to the gradients of an output
+        for index in range(count):  # no reference to the gradients of an output is kept here
             keep = keep_graph or index + 1 < count
             yield index, self.by_use(self._pass(edges, index, keep), wanted)
 
@@ -137,14 +137,14 @@ class ForwardRun:
     ) -> list[tuple[Tensor, ...]] | None:
         """Gradients of several outputs in one vectorised pass, (outputs, n, ...) at each edge.
 
-        Returns None where an operation cannot be vectorised, or a use does not reach all outputs.
+        Returns None if an operation cannot be vectorised, or a use does not reach all outputs.
         """
         edges = self.edges(wanted)
         n, c = self.outputs.shape
         one_output = torch.eye(c, dtype=self.outputs.dtype, device=self.outputs.device)
 
         def single(seed: Tensor) -> tuple[Tensor, ...]:
-            # Not of a weighted sum: what is vectorised must be the weights, not the outputs.
+            # The weights are vectorised, not the outputs, so this is not a weighted sum.
             return torch.autograd.grad(
                 self.outputs, edges, seed.expand(n, c), retain_graph=True, allow_unused=False
             )
@@ -161,14 +161,14 @@ class ForwardRun:
         """Bytes of the gradients of all outputs at all uses; 0 if some are nested."""
         if any(shape == () for use in self.uses for shape in use.results):
             return 0
-        calls = {use.call: use.results for use in self.uses}  # uses of one call share its results
+        calls = {use.call: use.results for use in self.uses}  # uses in one call share its results
         sizes = (torch.Size(shape).numel() for shapes in calls.values() for shape in shapes)
         return sum(sizes) * self.outputs.shape[1] * self.outputs.element_size()
 
     def by_use(
         self, grads: Sequence[Tensor | None], wanted: Collection[int] | None = None
     ) -> list[tuple[Tensor | None, ...]]:
-        """Gradients at the results of calls, use by use; none for those that are not wanted."""
+        """Gradients at the results of calls, for each requested use."""
         arrived: dict[int, tuple[Tensor | None, ...]] = {}
         position = 0
         for call, use in self.calls(wanted).items():
@@ -182,18 +182,18 @@ class ForwardRun:
 
 @dataclass
 class ModelRecorder:
-    """A model with everything that decides what is differentiated with respect to what.
+    """A model with the choice of outputs and parameters for gradients.
 
     Args:
         model: The model.
         ownership: Its parameters.
-        readout: From its outputs to (n, c).
-        choice: Which of those are differentiated.
-        check: What is checked, and was found so far.
+        readout: Function of its output that returns (n, c).
+        choice: The differentiated outputs.
+        check: The checks and their results so far.
 
     Attributes:
-        batch: The batch that was run last.
-        tolerance: Relative difference between two passes that rounding explains, the largest of
+        batch: The batch of the last run.
+        tolerance: Relative difference between two passes that rounding can explain, the largest of
             all runs so far.
     """
 
@@ -211,15 +211,15 @@ class ModelRecorder:
     def run(
         self, batch: Batch, loss: BatchLoss | None = None, examples: Sequence[int] | None = None
     ) -> ForwardRun:
-        """Record a forward pass, after that of one of its examples by itself.
+        """Record a forward pass, after a pass of one of its examples alone.
 
-        The single example shows where examples lie in the tensors of all calls. Where batches are
-        checked, it must have the same outputs as in the batch, and make the same calls with the
-        same numbers; in a batch with a suspect call, several examples must.
+        The single example shows the axes of examples in the tensors of all calls. If batches are
+        checked, it must make the same calls with the same numbers as in the batch, and have the
+        same outputs. In a batch with a suspect call several examples must.
 
         Args:
             batch: The examples.
-            loss: From outputs and batch to one number per example, if it is wanted too.
+            loss: Function of outputs and batch that returns one number per example, or None.
             examples: Their indices in the data, for messages; None if they are its beginning.
 
         Raises:
@@ -260,12 +260,12 @@ class ModelRecorder:
         return run
 
     def _single(self, batch: Batch, row: int) -> tuple[ForwardRun, list[CallTensors]]:
-        """One example by itself, and the tensors of all its calls."""
+        """Run one example alone, and keep the tensors of all its calls."""
         run, recorded = self._record(batch.take([row]), None, structured=False)
         return run, recorded.calls
 
     def _require_complete(self, run: ForwardRun) -> None:
-        """No use of a parameter went unseen; checked once for runs that make the same calls."""
+        """Check that no use of a parameter was missed, once for runs with the same calls."""
         if run.kind not in self._kinds:
             run.require_complete()
             self._kinds.add(run.kind)
@@ -306,7 +306,7 @@ class ModelRecorder:
         return disagreement(Cause.SINGLE_EXAMPLE, text, seen)
 
     def require_unchanged(self, error: NotFollowedError) -> None:
-        """Batches whose outputs differed still have the outputs that they had then."""
+        """Check that batches whose outputs differed before still have these outputs."""
         pairs = [(self.values(batch), then) for batch, then in error.seen]
         require_unchanged(pairs, self.tolerance)
 
@@ -315,7 +315,7 @@ class ModelRecorder:
 
         Args:
             batch: The example.
-            example: Its index in the data; the first batch is compared with it if it holds it.
+            example: Its index in the data. If the first batch contains it, both are compared.
         """
         run, recorded = self._record(batch, None)
         self._references[_key(batch)] = recorded.calls
@@ -324,14 +324,14 @@ class ModelRecorder:
         return run
 
     def run_plainly(self, batch: Batch) -> Tensor:
-        """Outputs of one example that are differentiated, (1, c), for plain autograd."""
+        """The differentiated outputs of one example, (1, c), for plain autograd."""
         outputs = self.outputs(batch)
         self.require_usable(outputs)
         require_visible(outputs)
         return outputs
 
     def outputs(self, batch: Batch) -> Tensor:
-        """Outputs that are differentiated, (n, c), without recording anything."""
+        """The differentiated outputs, (n, c), without recording."""
         return self.choice.select(read_outputs(batch.run(self.model), batch, self.readout), batch)
 
     def _reference(self, batch: Batch) -> list[CallTensors]:
@@ -384,12 +384,12 @@ class ModelRecorder:
 
     @cached_property
     def _others(self) -> list[Tensor]:
-        """Parameters that have gradients and are not recorded."""
+        """Parameters with gradients that are not recorded."""
         recorded = set(map(id, self.ownership.parameters.values()))
         return [p for p in self.ownership.trained if id(p) not in recorded]
 
     def wrong_rule(self, functions: Sequence[str]) -> str:
-        """What to make of a single example whose gradients are not those of plain autograd."""
+        """The message if gradients of a single example differ from plain autograd."""
         parameters = self.ownership.parameters.items()
         hooked = [name for name, parameter in parameters if parameter._backward_hooks]
         if hooked:
@@ -401,7 +401,7 @@ class ModelRecorder:
         )
 
     def require_usable(self, values: Tensor) -> None:
-        """The outputs have a gradient."""
+        """Check that the outputs have a gradient."""
         if values.grad_fn is None:
             raise CaptureError(
                 "model: expected outputs that depend on its parameters, got a constant; a "
@@ -409,16 +409,16 @@ class ModelRecorder:
             )
 
     def model_outputs(self, batch: Batch) -> Tensor:
-        """Outputs of the model, (n, c), without gradients, whatever is made of them."""
+        """All outputs of the model, (n, c), without gradients."""
         return without_gradients(lambda: read_outputs(batch.run(self.model), batch, self.readout))
 
     def values(self, batch: Batch) -> Tensor:
-        """Outputs that are differentiated, (n, c), without gradients."""
+        """The differentiated outputs, (n, c), without gradients."""
         return without_gradients(lambda: self.outputs(batch))
 
 
 def without_gradients(compute: Callable[[], Tensor]) -> Tensor:
-    """A result without its graph; with one for models that take gradients themselves."""
+    """Detach a result, except for models that take gradients in their forward pass."""
     try:
         with torch.no_grad():
             return compute()
@@ -427,6 +427,6 @@ def without_gradients(compute: Callable[[], Tensor]) -> Tensor:
 
 
 def _key(batch: Batch) -> tuple[tuple[int, ...], ...]:
-    """Shapes of one example, which decide the axes of examples in later calls."""
+    """Shapes of one example, which determine the axes of examples in later calls."""
     tensors = tensors_in((batch.args, dict(batch.kwargs)))
     return tuple(tuple(tensor.shape[1:]) if not tensor.is_nested else () for tensor in tensors)
