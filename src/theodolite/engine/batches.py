@@ -1,7 +1,7 @@
-"""One protocol for data: anything a user passes becomes an iterator of batches.
+"""One protocol for data: all accepted forms of data become an iterator of batches.
 
-Inputs of the model, targets and the mask of valid positions travel together, so that selecting
-examples or moving to a device cannot separate them.
+Inputs, targets and the mask of valid positions stay together, so that selecting examples or moving
+to a device cannot separate them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,8 +29,8 @@ __all__ = [
 
 TARGET_KEYS = ("labels", "label", "targets", "target", "y")
 MASK_KEY = "attention_mask"
-IGNORED = -100  # the label of a position that does not count, as torch and Hugging Face have it
-_GATHERED = 256  # single examples of a data set, a list or a stream that become one batch
+IGNORED = -100  # label of a position that does not count, as in torch and Hugging Face
+_GATHERED = 256  # number of single examples that become one batch
 
 
 @prints_shapes
@@ -41,10 +41,10 @@ class Batch:
     Args:
         args: Positional arguments of the model.
         kwargs: Keyword arguments of the model.
-        targets: What the examples should give, one entry per example; None for unlabelled data.
-        mask: Valid positions, (n, T), for inputs that were padded; None if all are valid.
-        positions: Those at which features are read, (n, k), -1 for none; None where examples are
-            read as a whole.
+        targets: Targets, one entry per example; None for unlabelled data.
+        mask: Valid positions, (n, T), for padded inputs; None if all are valid.
+        positions: Positions of the features, (n, k), -1 for none; None if examples are read as a
+            whole.
     """
 
     args: tuple[Any, ...] = ()
@@ -77,9 +77,9 @@ class Batch:
         return self._map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf)
 
     def cast(self, dtype: torch.dtype, *, integers: bool = False) -> "Batch":
-        """The same batch with inputs of this dtype: the real ones, and integers where asked for.
+        """The same batch with real inputs, and on request integers, converted to this dtype.
 
-        Targets and mask stay.
+        Targets and mask do not change.
         """
 
         def convert(leaf: Any) -> Any:
@@ -95,12 +95,12 @@ class Batch:
         return Batch(*map_leaves(function, _parts_of(self)))
 
     def run(self, model: Callable[..., Any]) -> Any:
-        """What the model returns for these inputs."""
+        """Call the model with these inputs."""
         return model(*self.args, **self.kwargs)
 
 
 def _counts(leaf: Any) -> bool:
-    """Whether a leaf has one entry per example."""
+    """Whether a value has one entry per example."""
     return isinstance(leaf, Tensor) and leaf.dim() > 0
 
 
@@ -125,26 +125,32 @@ def iterate_batches(
     empty: bool = False,
     examples: int | None = None,
 ) -> Iterator[Batch]:
-    """Turn anything accepted into batches.
+    """Convert any accepted form of data into batches.
 
-    Accepted: a tensor or array of inputs; a tuple ``(inputs, targets)``, whose inputs may be a
-    tuple of positional arguments; a list of batches, each of them one of these (a list of two
-    tensors is two batches of inputs, and refused if the second could be targets of the first);
-    a mapping of keyword arguments, whose targets are found under ``labels``, ``label``,
-    ``targets``, ``target`` or ``y``; a :class:`Batch`; a data set of torch or of
-    Hugging Face; a data loader or any other iterable of these. An iterable may also give single
-    examples, each a mapping or a pair whose target is one number. Columns of text are left out.
+    Accepted forms are:
+
+    * a tensor or array of inputs;
+    * a tuple ``(inputs, targets)``, whose inputs may be a tuple of positional arguments;
+    * a list of batches, each of them in one of these forms (a list of two tensors is two batches
+      of inputs, and refused if the second could be targets of the first);
+    * a mapping of keyword arguments, with targets under ``labels``, ``label``, ``targets``,
+      ``target`` or ``y``;
+    * a :class:`Batch`;
+    * a data set of torch or of Hugging Face, a data loader, or another iterable of these forms. An
+      iterable may also give single examples, each a mapping or a pair whose target is one number.
+
+    Columns of text are left out.
 
     Args:
         data: The data.
-        targets: Targets, where ``data`` holds inputs only.
+        targets: Targets, if ``data`` contains inputs only.
         batch_size: Split batches into parts of at most this many examples; None keeps them.
-        batch_fn: Turns one item of ``data`` into a :class:`Batch`, or another form above, where
-            these do not fit; an item that is a batch already is left alone. Items of a data set
-            that torch cannot collate come as a list.
-        device: Where the batches should lie; None leaves them where they are.
+        batch_fn: Converts an item of ``data`` into a :class:`Batch` or another form above. Items
+            that are batches already stay unchanged. Items of a data set that torch cannot collate
+            come as a list.
+        device: Device for the batches; None keeps their device.
         empty: Leave out batches without examples instead of refusing them.
-        examples: Stop after so many, and read no item beyond; None reads all.
+        examples: Stop after this many examples and read no further item; None reads all.
 
     Raises:
         ShapeError: If a batch has no examples, or inputs and targets differ in number.
@@ -179,7 +185,7 @@ def _with_targets(batch: Batch, targets: Any) -> Batch:
 
 
 def single_batch(data: Any, **options: Any) -> Batch:
-    """All the data as one batch; see :func:`iterate_batches` for what is accepted."""
+    """All the data as one batch; :func:`iterate_batches` lists the accepted forms."""
     batches = list(iterate_batches(data, **options))
     if len(batches) == 1:
         return batches[0]
@@ -194,10 +200,10 @@ def single_batch(data: Any, **options: Any) -> Batch:
 
 
 def _of_one_length(batches: list[Batch]) -> list[Batch]:
-    """Batches that were padded to lengths of their own, padded on to the longest.
+    """Pad batches of different lengths to the longest one.
 
-    What is added has mask 0, and -100, which no loss counts, for a label. Without masks batches
-    stay as they are: padding could not be distinguished from tokens.
+    Added positions have mask 0 and the label -100, which losses ignore. Batches without masks stay
+    unchanged, because padding could not be distinguished from tokens.
     """
     masks = [batch.mask for batch in batches if batch.mask is not None and batch.mask.dim() == 2]
     if len(masks) < len(batches):
@@ -222,7 +228,7 @@ def _of_one_length(batches: list[Batch]) -> list[Batch]:
 
 
 def _lengthened(tensor: Tensor, length: int, value: int) -> Tensor:
-    """More of a value at the end of the second axis."""
+    """Extend a value at the end of the second axis."""
     shape = (len(tensor), length - tensor.shape[1], *tensor.shape[2:])
     return torch.cat([tensor, tensor.new_full(shape, value)], 1)
 
@@ -246,7 +252,7 @@ def _join(leaves: tuple[Any, ...]) -> Any:
 
 
 def _items(data: Any, batch_fn: Callable[[Any], Batch] | None, limit: int | None) -> Iterable[Any]:
-    """The data itself where it is one batch, else what iterating over it gives."""
+    """The data if they are one batch, otherwise an iterator over them."""
     if isinstance(data, DataLoader):
         return data
     if _is_hugging_face(data):
@@ -289,14 +295,14 @@ def _collated_or_listed(items: list[Any]) -> Any:
 
 
 def _is_hugging_face(data: Any) -> bool:
-    """Whether it is a data set of Hugging Face, whose package need not be there."""
+    """Whether it is a data set of Hugging Face, without importing its package."""
     kinds = {f"{kind.__module__}.{kind.__name__}" for kind in type(data).__mro__}
     names = ("datasets.arrow_dataset.Dataset", "datasets.iterable_dataset.IterableDataset")
     return not kinds.isdisjoint(names)
 
 
 def _gathered(items: Iterable[Any], limit: int | None) -> Iterator[Any]:
-    """Single examples in groups, of which the last ends at the limit; batches as they are."""
+    """Single examples in groups, up to the limit; batches unchanged."""
     waiting: list[Any] = []
     count = 0
     for item in items:
@@ -335,7 +341,7 @@ def _is_flat(value: Any) -> bool:
 
 
 def _stacked(examples: list[Any]) -> Any:
-    """A batch of single examples: a mapping or a pair, as they are."""
+    """A batch of single examples: a mapping or a pair, unchanged."""
     first = examples[0]
     if not isinstance(first, Mapping):
         inputs, targets = (list(part) for part in zip(*examples, strict=True))
@@ -356,7 +362,7 @@ def _stacked(examples: list[Any]) -> Any:
 
 
 def _columns(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Lists with an entry per example as tensors; words, which no model takes, only as targets."""
+    """Convert lists with an entry per example into tensors; words are kept as targets only."""
     found = {}
     for key, values in table.items():
         if _is_text(values) and key not in TARGET_KEYS:
@@ -367,7 +373,7 @@ def _columns(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_text(values: Any) -> bool:
-    """Whether a column has an entry of text, or nothing, per example: no model takes it."""
+    """Whether a column has text, or nothing, for each example; no model takes such a column."""
     if isinstance(values, np.ndarray):
         return values.dtype.kind in "OSU"
     listed = isinstance(values, (list, tuple)) and len(values) > 0
@@ -375,7 +381,7 @@ def _is_text(values: Any) -> bool:
 
 
 def _column(name: str, values: list[Any]) -> Any:
-    """One entry per example, as a tensor where they are numbers; else as it is."""
+    """One entry per example, as a tensor if they are numbers, otherwise unchanged."""
     if isinstance(values[0], Tensor):
         shapes = {tuple(value.shape) for value in values}
         if len(shapes) == 1:
@@ -388,7 +394,7 @@ def _column(name: str, values: list[Any]) -> Any:
         else:
             if array.dtype.kind not in "biuf":
                 return values
-            # Numbers of Python have no dtype: real ones get that of torch.
+            # Python numbers have no dtype; real ones get the default of torch.
             real = array.dtype.kind == "f" and not isinstance(values[0], (np.ndarray, np.generic))
             return torch.from_numpy(array).to(torch.get_default_dtype() if real else None)
     else:
@@ -470,7 +476,7 @@ def _as_tensor(value: Any) -> Any:
 
 
 def _as_targets(value: Any) -> Any:
-    """Lists of numbers, columns of tables and arrays as tensors; what is none of them stays."""
+    """Convert lists of numbers, columns of tables and arrays into tensors; keep other values."""
     if isinstance(value, (list, tuple)):
         plain = len(value) > 0 and isinstance(value[0], (int, float, str, list, np.generic))
     else:
@@ -487,7 +493,7 @@ def _as_targets(value: Any) -> Any:
             " number the classes first: np.unique(targets, return_inverse=True)[1], or for a data "
             "set of Hugging Face dataset.class_encode_column(name)"
         )
-    # PyTorch takes neither read-only memory, such as pandas hands out, nor swapped bytes.
+    # PyTorch refuses read-only memory, which pandas returns, and swapped bytes.
     return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
 
 
@@ -518,7 +524,7 @@ def spans(length: int, size: int) -> Iterator[slice]:
 
 
 def even_spans(length: int, size: int) -> Iterator[slice]:
-    """The same with ranges that differ by one at most: cuDNN searches anew for every batch size."""
+    """Ranges whose lengths differ by at most one; cuDNN searches again for every batch size."""
     parts = -(-length // size)
     for part in range(parts):
         yield slice(length * part // parts, length * (part + 1) // parts)

@@ -1,9 +1,9 @@
-"""Factors of examples from what forward and backward passes leave at the uses of parameters.
+"""Factors of examples, collected from forward and backward passes at the uses of parameters.
 
-:func:`loss_factors` takes one pass and one number per example: what sums of gradients need. For all
-outputs of a block of examples there are collectors, one per parameter group. A collector
-begins with a pass (:meth:`Collector.begin`), takes the gradients of its outputs, one or several at
-a time, and releases the pass (:meth:`Collector.end`). :meth:`Collector.factors` then has the
+:func:`loss_factors` takes one pass and one number per example, for sums of gradients. For all
+outputs of a block of examples there are collectors, one per parameter group. A collector begins
+with a pass (:meth:`Collector.begin`). It takes the gradients of its outputs, one or several at a
+time, and releases the pass (:meth:`Collector.end`). Afterwards :meth:`Collector.factors` has the
 factors of all examples of the block.
 """
 
@@ -47,13 +47,13 @@ Gradients = tuple[Tensor | None, ...]
 
 @dataclass(frozen=True)
 class BlockSizes:
-    """What all factors of one block of examples have in common."""
+    """Sizes that all factors of one block of examples share."""
 
     examples: int
     outputs: int
     dtype: torch.dtype
     device: torch.device
-    waiting_bytes: int = 2**26  # output gradients that wait to be turned into gradients
+    waiting_bytes: int = 2**26  # output gradients that are kept until they become gradients
 
     def zeros(self, *shape: int) -> Tensor:
         """A tensor of zeros with one row per example."""
@@ -61,7 +61,7 @@ class BlockSizes:
 
 
 def compact(tensor: Tensor) -> Tensor:
-    """A copy of a tensor that is part of something larger, which it would keep in memory."""
+    """A copy of a tensor, so that the larger tensor behind it can be released."""
     part = tensor.numel() * tensor.element_size() < tensor.untyped_storage().nbytes()
     return tensor.clone() if part else tensor
 
@@ -71,7 +71,7 @@ class Collector(ABC):
 
     Args:
         group: The group.
-        sizes: Of the block.
+        sizes: Sizes of the block.
     """
 
     def __init__(self, group: ParameterGroup, sizes: BlockSizes) -> None:
@@ -80,14 +80,14 @@ class Collector(ABC):
         self._uses: Sequence[Use] = ()
 
     def begin(self, rows: slice, uses: Sequence[Use]) -> None:
-        """Take what is needed from a forward pass over these examples of the block."""
+        """Keep what is needed from a forward pass over these examples of the block."""
         for use in uses:
             use.require_unchanged()
         self._rows, self._uses = rows, uses
 
     @abstractmethod
     def add(self, output: int, gradients: Sequence[Gradients]) -> None:
-        """Take the gradients of one output at each use, for the examples begun with."""
+        """Take the gradients of one output at each use, for the current examples."""
 
     def add_joint(self, outputs: range, gradients: Sequence[tuple[Tensor, ...]]) -> None:
         """Take the gradients of several outputs at each use, (outputs, n, ...)."""
@@ -100,18 +100,18 @@ class Collector(ABC):
 
     @abstractmethod
     def factors(self) -> Factors | None:
-        """The factors of all examples; None where no gradient has arrived."""
+        """The factors of all examples; None if no gradient has arrived."""
 
 
 def _joined_inputs(structures: Sequence[Outer]) -> tuple[Tensor, PatchGeometry | None]:
-    """Inputs of all uses of a matrix side by side; images where there is one convolution."""
+    """Inputs of all uses of a matrix, joined; images if it has one convolution."""
     if len(structures) == 1:
         return structures[0].inputs, structures[0].geometry
     return torch.cat([structure.rows_of_inputs() for structure in structures], 1), None
 
 
 def _padded(tensor: Tensor, axis: int, length: int) -> Tensor:
-    """Zeros appended along one axis up to this length; positions of zero weight change nothing."""
+    """Append zeros along one axis up to this length; positions of zero weight change nothing."""
     if tensor.shape[axis] == length:
         return tensor
     shape = list(tensor.shape)
@@ -120,14 +120,14 @@ def _padded(tensor: Tensor, axis: int, length: int) -> Tensor:
 
 
 class _PositionCollector(Collector):
-    """Output gradients (n, c, C, T) of all uses side by side, whatever the number of positions."""
+    """Output gradients (n, c, C, T) of all uses, joined, for any number of positions."""
 
     def __init__(self, group: ParameterGroup, sizes: BlockSizes) -> None:
         super().__init__(group, sizes)
         self._output_grads: Tensor | None = None
 
     def add(self, output: int, gradients: Sequence[Gradients]) -> None:
-        """Copy output gradients into place; the only copy that is made of them."""
+        """Copy output gradients into place; this is their only copy."""
         output_grads = self._joined(gradients)
         if output_grads is None:
             return
@@ -159,7 +159,7 @@ class LookupCollector(_PositionCollector):
         self._table = 0
 
     def begin(self, rows: slice, uses: Sequence[Use]) -> None:
-        """Keep the tokens; -1 stands for a position that does not exist."""
+        """Keep the tokens; -1 is a position that does not exist."""
         super().begin(rows, uses)
         lookups = [use.structure for use in uses if isinstance(use.structure, Lookup)]
         tokens = joined([lookup.tokens for lookup in lookups], 1)
@@ -192,13 +192,13 @@ class LookupCollector(_PositionCollector):
 
 
 class OuterCollector(_PositionCollector):
-    """Inputs and output gradients of a matrix, or its gradients where these are kept.
+    """Inputs and output gradients of a matrix, or its gradients if these are kept.
 
     Args:
         group: The group.
-        sizes: Of the block.
+        sizes: Sizes of the block.
         route: The order of contraction.
-        stores_gradients: Whether gradients are kept, and not what they are made of.
+        stores_gradients: Whether gradients are kept instead of their factors.
     """
 
     def __init__(
@@ -207,8 +207,8 @@ class OuterCollector(_PositionCollector):
         super().__init__(group, sizes)
         self._route, self._stores_gradients = route, stores_gradients
         self._geometry: PatchGeometry | None = None
-        self._inputs: Tensor | None = None  # of all examples
-        self._now: Tensor  # of the examples begun with
+        self._inputs: Tensor | None = None  # inputs of all examples
+        self._now: Tensor  # inputs of the current examples
         self._gradients: list[Tensor] = []
         self._waiting: Tensor | None = None
         self._first = 0
@@ -251,14 +251,14 @@ class OuterCollector(_PositionCollector):
             self._form()
 
     def _wait(self, output: int, output_grads: Tensor) -> None:
-        """Keep output gradients of a few outputs, so that patches are cut once for all of them."""
+        """Keep output gradients of a few outputs, so that patches are made once for all of them."""
         if self._waiting is None:
             n, C, T = output_grads.shape
             size = n * C * T * self.sizes.dtype.itemsize
             waiting = self.sizes.waiting_bytes // max(1, size)
             count = max(1, min(self.sizes.outputs - output, waiting))
             self._first = output
-            if count == 1:  # large ones do not wait: no copy is made of them
+            if count == 1:  # large ones are used at once, without a copy
                 self._waiting = self._own(output_grads.unsqueeze(1))
                 return
             self._waiting = torch.zeros(
@@ -267,7 +267,7 @@ class OuterCollector(_PositionCollector):
         self._waiting[:, output - self._first].copy_(output_grads)
 
     def _form(self) -> None:
-        """Gradients from the output gradients that wait."""
+        """Make gradients from the waiting output gradients."""
         assert self._waiting is not None
         output_grads, self._waiting = self._waiting, None
         _, count, C, _ = output_grads.shape
@@ -282,7 +282,7 @@ class OuterCollector(_PositionCollector):
             self._part(number + 1, C, 1)[target_rows] = output_grads.sum(3, keepdim=True)
 
     def add_joint(self, outputs: range, gradients: Sequence[tuple[Tensor, ...]]) -> None:
-        """The same, in one copy where the matrix has a single use."""
+        """The same in one copy, if the matrix has a single use."""
         if len(gradients) > 1:
             super().add_joint(outputs, gradients)
             return
@@ -351,8 +351,8 @@ class OuterCollector(_PositionCollector):
 def _joint_output_grads(structure: Outer, gradients: Tensor) -> Tensor:
     """Output gradients of several outputs, from (outputs, n, ...) to (n, outputs, C, T).
 
-    Those of the first output are a view in most cases. All others then lie in the same way, each at
-    its place, and nothing has to be asked for output by output.
+    Those of the first output are mostly a view. All others have the same strides, so their places
+    follow without a view for every output.
     """
     first = structure.output_grads(gradients[0])
     if first.untyped_storage().data_ptr() != gradients.untyped_storage().data_ptr():
@@ -362,11 +362,11 @@ def _joint_output_grads(structure: Outer, gradients: Tensor) -> Tensor:
 
 
 class DenseCollector(Collector):
-    """Gradients (n, c, P) as such, pulled back to the parameter where it was transformed.
+    """Gradients (n, c, P) themselves, converted to the parameter if it was transformed.
 
     Args:
         group: The group.
-        sizes: Of the block.
+        sizes: Sizes of the block.
         parameter: The parameter.
     """
 
@@ -391,7 +391,7 @@ class DenseCollector(Collector):
         return self._gradients
 
     def add_joint(self, outputs: range, gradients: Sequence[tuple[Tensor, ...]]) -> None:
-        """Several outputs in one call: normalised inputs are made once, sums are taken together."""
+        """Several outputs in one call: normalised inputs and sums are computed once."""
         structures = [use.structure for use in self._uses]
         plain = self.group.direct and all(len(given) == 1 for given in gradients)
         plain &= all(use.by_rule for use in self._uses)
@@ -406,7 +406,7 @@ class DenseCollector(Collector):
             target.add_(rows)
 
     def put(self, example: int, output: int, gradient: Tensor) -> None:
-        """Take the gradient of one output of one example as it is."""
+        """Take the gradient of one output of one example unchanged."""
         self._space(gradient.numel())[example, output] = gradient.flatten()
 
     def factors(self) -> DenseFactors | None:
@@ -430,7 +430,7 @@ Item = TypeVar("Item")
 
 
 class MixedCollector(Collector):
-    """Factors of the lookups and of the products apart."""
+    """Factors of the lookups and of the products, kept separately."""
 
     def __init__(self, group: ParameterGroup, sizes: BlockSizes, route: Route) -> None:
         super().__init__(group, sizes)
@@ -439,13 +439,13 @@ class MixedCollector(Collector):
         self._is_outer: list[bool] = []
 
     def begin(self, rows: slice, uses: Sequence[Use]) -> None:
-        """Hand every use to its kind."""
+        """Pass every use to the collector of its kind."""
         self._is_outer = [isinstance(use.structure, Outer) for use in uses]
         self._outer.begin(rows, self._chosen(uses, True))
         self._lookup.begin(rows, self._chosen(uses, False))
 
     def add(self, output: int, gradients: Sequence[Gradients]) -> None:
-        """Hand every gradient to its kind."""
+        """Pass every gradient to the collector of its kind."""
         self._outer.add(output, self._chosen(gradients, True))
         self._lookup.add(output, self._chosen(gradients, False))
 
@@ -458,7 +458,7 @@ class MixedCollector(Collector):
         self._lookup.end()
 
     def factors(self) -> Factors | None:
-        """Factors of both kinds, or of the one that received gradients."""
+        """Factors of both kinds, or of the kind that received gradients."""
         outer, lookup = self._outer.factors(), self._lookup.factors()
         if isinstance(outer, OuterFactors) and lookup is not None:
             return MixedFactors(outer, lookup)
@@ -466,7 +466,7 @@ class MixedCollector(Collector):
 
 
 def collector_of(plan: GroupPlan, sizes: BlockSizes, parameter: Tensor) -> Collector:
-    """Where the gradients of a group, of the planned kind and route, will be collected."""
+    """The collector for a group of the planned kind and route."""
     group = plan.group
     if group.kind == "lookup":
         return LookupCollector(group, sizes)
@@ -488,11 +488,11 @@ def use_gradients(
 
     Args:
         use: The use.
-        given: Gradients at the results of its call; None where zero.
+        given: Gradients at the results of its call; None if zero.
         parameter: The parameter.
-        direct: Whether gradients of the tensor that was used will do; otherwise they are pulled
-            back to the parameter that it was made of.
-        limit: Bytes that are pulled back at a time.
+        direct: Whether gradients of the used tensor are enough; otherwise they are converted to
+            those of the parameter behind it.
+        limit: Bytes that are converted at a time.
     """
     origin, structure = use.origin, use.structure
     device = next(gradient.device for gradient in given if gradient is not None)
@@ -514,7 +514,7 @@ def use_gradients(
 
 
 def _own_part(use: Use, structure: Dense, rows: Tensor, index: int, parameter: Tensor) -> Tensor:
-    """A tensor with one part per example: an example's gradient is zero in the parts of others."""
+    """Spread a tensor with one part per example: the gradient is zero in the parts of others."""
     assert structure.axis is not None
     full = rows.new_zeros(use.origin.tensor.shape)
     split_examples(full, len(rows), structure.axis)[index] = rows[index]
@@ -530,12 +530,12 @@ def loss_factors(
     arrived: Arrived,
     parameters: dict[str, torch.nn.Parameter],
 ) -> Iterator[Factors]:
-    """Factors of the gradients of one number per example, for every group that receives any.
+    """Factors of the gradients of one number per example, for every group with gradients.
 
     Args:
         groups: The uses of one pass, by parameters.
         uses: All uses of the pass.
-        arrived: Gradients at the results of each use; None where zero.
+        arrived: Gradients at the results of each use; None if zero.
         parameters: Name -> parameter.
     """
     for group in groups:

@@ -1,8 +1,8 @@
 """From factors of two blocks of examples to a block of the tangent kernel.
 
-Every route fills the same target: a matrix whose rows are (example, output) pairs of the first
-block and whose columns are those of the second. Where both blocks are the same, only blocks on and
-above the diagonal are computed, and :meth:`KernelBlock.mirror` completes them.
+Every route fills the same target: a matrix with one row for each (example, output) pair of the
+first block and one column for each pair of the second. If both blocks are the same, only blocks on
+and above the diagonal are computed, and :meth:`KernelBlock.mirror` completes them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,7 @@ from theodolite.engine.patches import PatchGeometry
 from theodolite.engine.plan import pairs_at_once
 from theodolite.engine.readouts import Mode
 
-_SMALL = 2**24  # entries of a matrix of which a GPU can afford a copy
+_SMALL = 2**24  # a GPU may copy matrices with fewer entries
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class KernelBlock:
     Args:
         values: (nx, c, ny, c) for ``"full"``, (nx, ny) for ``"trace"``, (c, nx, ny) for
             ``"diagonal"``; may be a view into a larger kernel.
-        mode: Which of them.
+        mode: One of these three.
     """
 
     values: Tensor
@@ -53,14 +53,14 @@ class KernelBlock:
         return self.values.shape[1] if self.mode == "full" else 1
 
     def matrices(self) -> list[Tensor]:
-        """The block as matrices, views of it: one, or one per output."""
+        """The block as one matrix, or as one matrix per output; all are views."""
         if self.mode == "diagonal":
             return list(self.values)
         if self.mode == "trace":
             return [self.values]
         nx, c, ny, _ = self.values.shape
         strides = self.values.stride()
-        # Rows (x, i) and columns (y, j) merge without a copy, also inside a larger kernel.
+        # Rows (x, i) and columns (y, j) merge without a copy, even inside a larger kernel.
         shape, steps = (nx * c, ny * c), (strides[1], strides[3])
         return [self.values.as_strided(shape, steps, self.values.storage_offset())]
 
@@ -79,7 +79,7 @@ class KernelBlock:
         return [output_grads[:, index, None] for index in range(output_grads.shape[1])]
 
     def add_full(self, kernel: Tensor) -> None:
-        """Add the part of a full kernel (nx, c, ny, c) that this block is about."""
+        """Add the entries of a full kernel (nx, c, ny, c) that belong to this block."""
         if self.mode == "full":
             self.values.add_(kernel)
             return
@@ -91,11 +91,11 @@ class KernelBlock:
 
         Args:
             size: Examples per block.
-            symmetrize: Whether rounding has left the diagonal blocks slightly asymmetric.
+            symmetrize: Whether rounding may have made the diagonal blocks slightly asymmetric.
         """
         for matrix in self.matrices():
             if matrix.is_cuda and symmetrize and matrix.numel() <= _SMALL:
-                upper = matrix.triu(1)  # three launches, however many blocks there are
+                upper = matrix.triu(1)  # three kernel launches for any number of blocks
                 matrix.triu_().add_(upper.T)
                 continue
             for rows in spans(len(matrix), size * self.width):
@@ -109,9 +109,9 @@ class KernelBlock:
 class PositionGram:
     """Gram matrices of blocks of examples, (nx, T, ny, T).
 
-    For a convolution that keeps the size of its maps, the inner product of two patches is a sum of
-    inner products of pixels: shifted copies of the pixels' Gram matrix, one axis after the other.
-    No patch is ever cut.
+    Consider a convolution that keeps the size of its maps. The inner product of two patches is then
+    a sum of inner products of pixels. So shifted copies of the Gram matrix of pixels, one axis
+    after the other, give the Gram matrix of patches without making any patch.
 
     Args:
         left: Factors of the first side.
@@ -134,7 +134,7 @@ class PositionGram:
         self._left, self._right = a, b
 
     def block(self, left: slice, right: slice) -> Tensor:
-        """Inner products between two ranges of examples, plus one where a bias is included."""
+        """Inner products between two ranges of examples, plus one if a bias is included."""
         a, b = self._left[left], self._right[right]
         if not a.is_floating_point():
             return _same_tokens(a, b).to(self._dtype)
@@ -183,10 +183,10 @@ def _sum_of_shifts(gram: Tensor, geometry: PatchGeometry, spatial: tuple[int, ..
 
 
 def _sum_along(pixels: Tensor, axes: tuple[int, int], offsets: list[int]) -> Tensor:
-    """Sum of copies that are moved along two axes together; zeros come in from outside."""
+    """Sum of copies that are shifted along two axes together, with zeros from outside."""
     size = pixels.shape[axes[0]]
     moves = [offset for offset in offsets if 0 < abs(offset) < size]
-    if 0 in offsets and moves:  # the copy and the first shift in one pass
+    if 0 in offsets and moves:  # copy and first shift in one pass
         total = _with_moved(pixels, axes, moves.pop())
     else:
         total = pixels.clone() if 0 in offsets else torch.zeros_like(pixels)
@@ -197,12 +197,12 @@ def _sum_along(pixels: Tensor, axes: tuple[int, int], offsets: list[int]) -> Ten
 
 
 def _with_moved(pixels: Tensor, axes: tuple[int, int], offset: int) -> Tensor:
-    """A tensor plus itself moved by a positive offset."""
+    """A tensor plus itself shifted by a positive offset."""
     total, first = torch.empty_like(pixels), axes[0]
     length = pixels.shape[first] - offset
     here, there = _both(pixels, axes, 0, length), _both(pixels, axes, offset, length)
     torch.add(here, there, out=_both(total, axes, 0, length))
-    # where nothing is added: the last lines along one axis, then the rest of those along the other
+    # Entries without an addition: the last lines along one axis, then the rest along the other.
     total.narrow(first, length, offset).copy_(pixels.narrow(first, length, offset))
     rest = [x.narrow(first, 0, length).narrow(axes[1], length, offset) for x in (total, pixels)]
     rest[0].copy_(rest[1])
@@ -231,14 +231,14 @@ class Contraction:
         """Add the kernel of one group, or overwrite the block with it.
 
         Args:
-            left: Factors of the first side; None where all gradients are zero.
+            left: Factors of the first side; None if all gradients are zero.
             right: Factors of the second side.
             block: The block.
-            overwrite: Whether what it holds is overwritten.
+            overwrite: Whether to overwrite the block.
 
         Returns:
             False if only the part on and above the diagonal was computed, so that the caller must
-            mirror it; of no meaning where the two sides differ.
+            mirror it. It has no meaning if the two sides differ.
         """
         if left is None or right is None:
             if overwrite:
@@ -284,7 +284,7 @@ class Contraction:
     def _stored_gradients(
         self, left: DenseFactors, right: DenseFactors, block: KernelBlock, overwrite: bool
     ) -> bool:
-        """Inner products of gradients that were kept as they are."""
+        """Inner products of stored gradients."""
         pieces = left.pieces()
         return self._gram(pieces, pieces if left is right else right.pieces(), block, overwrite)
 
@@ -306,7 +306,7 @@ class Contraction:
     def _formed_gradients(
         self, left: OuterFactors, right: OuterFactors, block: KernelBlock, overwrite: bool
     ) -> bool:
-        """Make gradients of all examples, some of their entries at a time."""
+        """Form gradients of all examples, some of their entries at a time."""
         same, whole = left is right, True
         for J in _gradient_parts(left, right, self):
             whole &= self._gram([J[0]], [J[0] if same else J[1]], block, overwrite)
@@ -316,7 +316,7 @@ class Contraction:
     def _hadamard(
         self, left: PositionFactors, right: PositionFactors, block: KernelBlock, overwrite: bool
     ) -> bool:
-        """One position: the product of a forward and a backward kernel, entry by entry."""
+        """One position: the elementwise product of a forward and a backward kernel."""
         gram = PositionGram(left, right)
         B = block.split_output_grads(left.output_grads.squeeze(3))
         H = B if left is right else block.split_output_grads(right.output_grads.squeeze(3))
@@ -367,8 +367,8 @@ class Contraction:
     def _carried(self, B: Tensor, G: Tensor, H: Tensor) -> Tensor:
         """B^i G, then <B^i G, B'^j>, each in one launch and without a copy.
 
-        The products of an example are written side by side with those of the others: at each
-        position of the second side lies one contiguous matrix of all examples and outputs.
+        The products of all examples are written side by side: each position of the second side has
+        one contiguous matrix of all examples and outputs.
         """
         nx, width, C, _ = B.shape
         ny, S, _, _ = H.shape
@@ -382,7 +382,7 @@ class Contraction:
     def _tiles(
         self, sizes: tuple[int, int], size: int, same: bool
     ) -> Iterator[tuple[slice, slice]]:
-        """Ranges of examples whose intermediate results, so many bytes per pair, fit."""
+        """Ranges of examples whose intermediate results fit, from the bytes per pair."""
         pairs = max(1, self.tile_bytes // max(1, size))
         for rows, columns in self._ranges(*sizes, same):
             height = min(rows.stop, pairs)
@@ -394,21 +394,21 @@ class Contraction:
 
 
 def _multiply(target: Tensor, left: Tensor, right: Tensor, overwrite: bool) -> None:
-    """``target = left @ right.T``, or added to what it holds."""
+    """``target = left @ right.T``, or added to ``target``."""
     torch.addmm(target, left, right.T, beta=0 if overwrite else 1, out=target)
 
 
 def _repeated(forward: Tensor, width: int) -> Tensor:
-    """A kernel (nx, 1, ny, 1) with every column as often as an example has outputs.
+    """A kernel (nx, 1, ny, 1) with every column repeated for each output.
 
-    A factor that lies along the rows as its partner does is multiplied twice as fast.
+    A factor with the same memory layout as its partner is multiplied twice as fast.
     """
     columns = forward.flatten(2)
     return columns.repeat_interleave(width, 2) if width > 1 else columns
 
 
 def _both_uses(factors: Factors) -> tuple[OuterFactors | None, LookupFactors | None]:
-    """Factors of the products with a table, and of the lookups in it."""
+    """Factors of the products with a table, and factors of the lookups in it."""
     if isinstance(factors, MixedFactors):
         return factors.outer, factors.lookup
     if isinstance(factors, OuterFactors):
@@ -418,7 +418,7 @@ def _both_uses(factors: Factors) -> tuple[OuterFactors | None, LookupFactors | N
 
 
 def _single_position(factors: Factors) -> bool:
-    """Sequences may be longer than that of the example for which the route was planned."""
+    """Change the route for sequences that are longer than that of the planned example."""
     return isinstance(factors, PositionFactors) and factors.positions == 1
 
 
@@ -430,7 +430,7 @@ def _by_position(output_grads: Tensor) -> Tensor:
 def _gradient_parts(
     left: OuterFactors, right: OuterFactors, contraction: Contraction
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Entries of the gradients of both sides, (n, c, ...), as many at a time as a tile holds."""
+    """Entries of the gradients of both sides, (n, c, ...), as many at a time as fit a tile."""
     sides = (left,) if left is right else (left, right)
     n, c, C, _ = left.output_grads.shape
     size = n * c * left.output_grads.element_size()
@@ -438,7 +438,7 @@ def _gradient_parts(
     for offsets in _offset_parts(left, usable // (size * C)):
         columns = [_columns(side, offsets) for side in sides]
         most = max(1, usable // (size * columns[0].shape[1]))
-        for rows in spans(C, -(-C // -(-C // most))):  # of equal height
+        for rows in spans(C, -(-C // -(-C // most))):  # equal heights
             formed = [
                 _output_grad_rows(side, rows) @ values.mT  # (n, c C, columns)
                 for side, values in zip(sides, columns, strict=True)
@@ -455,7 +455,7 @@ def _output_grad_rows(side: OuterFactors, rows: slice) -> Tensor:
 
 
 def _offset_parts(side: OuterFactors, columns: int) -> list[slice]:
-    """Kernel offsets in groups of about this many columns; everything where there are none."""
+    """Kernel offsets in groups of about this many columns; one group without offsets."""
     if side.geometry is None:
         return [slice(None)]
     return side.geometry.offset_groups(side.inputs.shape[1], columns)

@@ -9,8 +9,8 @@ gradients of examples is one of four methods of :class:`Factors`:
 * ``weighted_sums``: their sums over ranges of examples, with weights or without, (ranges, p),
 * the Gram matrix with other factors: :class:`theodolite.engine.contract.Contraction`.
 
-``factors[rows]`` are the factors of some examples (views for a slice), so memory stays bounded:
-form gradients of as many examples at a time as fit. Parts that were formed for one method serve the
+``factors[rows]`` are the factors of some examples (views for a slice). To bound memory, form
+gradients of as many examples at a time as fit. Parts that one method has formed are reused by the
 next one.
 """
 
@@ -45,9 +45,9 @@ __all__ = [
 ]
 
 _HALF = (torch.float16, torch.bfloat16)
-# An entry of a gradient is written and read a few times; in that time this many multiply-adds run.
+# Multiply-adds in the time of writing and reading an entry of a gradient a few times.
 _PRODUCTS_PER_ENTRY = 32
-# Largest entries whose squares, and those of much smaller ones, float32 holds to full accuracy.
+# Largest entries whose squares float32 holds with full accuracy, also for much smaller entries.
 _SQUARES_FIT = (1e-12, 1e15)
 
 
@@ -57,7 +57,7 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def joined(parts: Sequence[Tensor], axis: int) -> Tensor:
-    """Parts side by side; no copy of a single one."""
+    """Join parts; a single part is not copied."""
     return parts[0] if len(parts) == 1 else torch.cat([*parts], axis)
 
 
@@ -70,8 +70,8 @@ def squared_row_norms(rows: Float[Tensor, "n c ..."]) -> Float[Tensor, "n c"]:
     """Squared norms over all axes but the first two, in float64.
 
     On a CPU ``vector_norm`` adds float32 entries one after the other and loses three digits over a
-    million of them; ``sum`` adds pairwise. Where squares would leave the range of float32, as those
-    of gradients of fitted examples do, entries are scaled by a power of two first.
+    million of them; ``sum`` adds pairwise. Gradients of fitted examples have squares outside the
+    range of float32. Such entries are scaled by a power of two first.
     """
     flat = rows.flatten(2)
     if flat.device.type != "cpu" or flat.dtype == torch.float64:
@@ -117,18 +117,18 @@ class Factors(ABC):
 
     @abstractmethod
     def pieces(self) -> list[Float[Tensor, "n c _"]]:
-        """The gradients in pieces side by side."""
+        """The gradients in joined pieces."""
 
     @abstractmethod
     def unpack(self, vector: Float[Tensor, " p"]) -> dict[str, Tensor]:
-        """Parameter -> its entries of a gradient, in the shape of the tensor that was used."""
+        """Parameter -> its entries of a gradient, in the shape of the used tensor."""
 
     def gradients(self) -> Float[Tensor, "n c p"]:
-        """The gradients; entries in an order of their own, see :meth:`unpack`."""
+        """The gradients; :meth:`unpack` gives the order of their entries."""
         return joined(self.pieces(), 2)
 
     def squared_norms(self) -> Float[Tensor, "n c"]:
-        """Squared norms of the gradients, in float64; rounding may leave zero slightly negative."""
+        """Squared norms of the gradients, in float64; rounding may make zero slightly negative."""
         squares = [squared_row_norms(piece) for piece in self.pieces()]
         return squares[0] if len(squares) == 1 else torch.stack(squares).sum(0)
 
@@ -149,7 +149,7 @@ class Factors(ABC):
         return joined([flat @ piece.flatten(0, 1) for piece in pieces], 1)
 
     def spans(self, limit: int) -> Iterator[slice]:
-        """Ranges of examples whose intermediate results stay below so many bytes."""
+        """Ranges of examples whose intermediate results stay below this number of bytes."""
         step = max(1, limit // max(1, self.working_bytes))
         for start in range(0, len(self), step):
             yield slice(start, min(start + step, len(self)))
@@ -157,12 +157,12 @@ class Factors(ABC):
 
 @final
 class DenseFactors(Factors):
-    """Gradients as they are, in pieces (n, c, k) side by side.
+    """Gradients themselves, in pieces (n, c, k) side by side.
 
     Args:
         names: The parameters.
         pieces: Their gradients.
-        shape: Shape of the tensor that was used; None for a flat one.
+        shape: Shape of the used tensor; None for a flat one.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class DenseFactors(Factors):
         return [piece.to(wide_dtype(piece.dtype)) for piece in self._pieces]
 
     def unpack(self, vector: Float[Tensor, " p"]) -> dict[str, Tensor]:
-        """The whole vector is that of the only parameter."""
+        """The whole vector, which belongs to the only parameter."""
         shape = tuple(vector.shape if self._shape is None else self._shape)
         fits = vector.numel() == torch.Size(shape).numel()  # complex entries are two numbers
         return {self.names[0]: vector.view(shape) if fits else vector}
@@ -239,9 +239,9 @@ class OuterFactors(PositionFactors):
 
     Args:
         names: The matrix, and its bias if its gradient :math:`\sum_t b_t` belongs to the group.
-        inputs: (n, T, D), or images (n, channels, ...) where ``geometry`` is set.
+        inputs: (n, T, D), or images (n, channels, ...) with ``geometry``.
         output_grads: (n, c, C, T).
-        geometry: How patches are cut from the images; their entries are kernel offset before
+        geometry: How patches are cut from the images; entries are ordered by kernel offset, then
             channel.
         shape: Shape of the matrix or kernel.
         transposed: Whether the matrix is stored as (D, C).
@@ -315,7 +315,7 @@ class OuterFactors(PositionFactors):
         return self.geometry.patch_views(inputs, examples_inside=not self._forms_gradients)
 
     def _products(self) -> AbstractContextManager[None]:
-        """Half-precision numbers are TF32 numbers: tensor cores multiply them without error."""
+        """Whether numbers are half precision; tensor cores (TF32) multiply these exactly."""
         if self.output_grads.dtype in _HALF and self.inputs.dtype in _HALF:
             return coarse_arithmetic(self.output_grads.device)
         return nullcontext()
@@ -343,7 +343,7 @@ class OuterFactors(PositionFactors):
         return self._formed
 
     def squared_norms(self) -> Float[Tensor, "n c"]:
-        """From Gram matrices over positions where these cost less than the gradients."""
+        """Squared norms from Gram matrices over positions, if these cost less than gradients."""
         if self._forms_gradients:
             return super().squared_norms()
         b = self.b
@@ -360,7 +360,7 @@ class OuterFactors(PositionFactors):
     def weighted_sums(
         self, ranges: Sequence[slice], weights: Float[Tensor, "n c"] | None = None
     ) -> Float[Tensor, "s p"]:
-        """One product over all examples and positions of a range, or from gradients if formed."""
+        """Sums from one product over examples and positions, or from gradients if formed."""
         if self._forms_gradients:
             return super().weighted_sums(ranges, weights)
         b = self.b
@@ -384,7 +384,7 @@ class OuterFactors(PositionFactors):
         return sums
 
     def unpack(self, vector: Float[Tensor, " p"]) -> dict[str, Tensor]:
-        """The matrix as it is stored, and the bias."""
+        """The matrix in its stored form, and the bias."""
         C, D = self.output_grads.shape[2], self.columns
         matrix = vector[: C * D].view(C, D)
         if self.transposed:
@@ -407,7 +407,7 @@ def _equal_ranges(ranges: Sequence[slice]) -> Iterator[slice]:
 
 
 def forms_gradients(positions: int, rows: int, columns: int) -> bool:
-    """Whether gradients cost less than Gram matrices over positions: written, read and squared."""
+    """Whether gradients (written, read and squared) cost less than Gram matrices over positions."""
     products = positions * positions * (rows + columns)
     return positions > 1 and products >= _PRODUCTS_PER_ENTRY * rows * columns
 
@@ -418,8 +418,8 @@ class LookupFactors(PositionFactors):
 
     Args:
         names: The table.
-        tokens: The row picked at every position, (n, T); -1 where there is none.
-        output_grads: (n, c, D, T), zero where there is no token.
+        tokens: The row at every position, (n, T); -1 for none.
+        output_grads: (n, c, D, T), zero without a token.
         rows: Length of the table.
     """
 
@@ -461,7 +461,7 @@ class LookupFactors(PositionFactors):
         return [table.scatter_add_(2, index, self.b.mT).flatten(2)]
 
     def squared_norms(self) -> Float[Tensor, "n c"]:
-        """Positions with the same token interact, others do not."""
+        """Squared norms: only positions with the same token have inner products."""
         same = self.tokens.unsqueeze(1) == self.tokens.unsqueeze(2)
         pairs = self.b.mT @ self.b  # (n, c, T, T)
         return pairs.where(same.unsqueeze(1), 0.0).sum((2, 3), dtype=torch.float64)
@@ -494,8 +494,8 @@ class MixedFactors(Factors):
     """A table that is also used as a matrix with the same rows: factors of both uses.
 
     Args:
-        outer: Of the products.
-        lookup: Of the lookups.
+        outer: Factors of the products.
+        lookup: Factors of the lookups.
     """
 
     def __init__(self, outer: OuterFactors, lookup: LookupFactors) -> None:
@@ -541,7 +541,7 @@ class MixedFactors(Factors):
     def weighted_sums(
         self, ranges: Sequence[slice], weights: Float[Tensor, "n c"] | None = None
     ) -> Float[Tensor, "s p"]:
-        """Products, and the rows of tokens added to them."""
+        """Sums of the products, with the rows of tokens added to them."""
         sums = self.outer.weighted_sums(ranges, weights)
         self.lookup.add_sums(sums.view(len(sums), self.lookup.rows, -1), ranges, weights)
         return sums
@@ -556,7 +556,7 @@ def crossed(outer: OuterFactors, lookup: LookupFactors) -> Float[Tensor, "nx c n
 
     .. math:: \sum_{t, s} b^i_t[\mathrm{token}_s]\; (a_t \cdot \beta^j_s)
 
-    for products with inputs a and output gradients b, and lookups of tokens with beta.
+    Here products have inputs a and output gradients b, and lookups of tokens have beta.
     """
     columns = []
     for tokens, output_grads in zip(lookup.tokens, lookup.b, strict=True):

@@ -1,15 +1,16 @@
-"""Inputs, outputs and features of layers, caught while the model runs; no hook outlives the block.
+"""Inputs, outputs and features of layers, captured while the model runs.
 
-What is kept is reduced (by default: copied) inside the hook. A later in-place operation, such as
-``nn.ReLU(inplace=True)`` after a convolution, would otherwise overwrite it.
+Captured tensors are reduced (by default: copied) inside the hook. A later in-place operation, such
+as ``nn.ReLU(inplace=True)`` after a convolution, would otherwise overwrite them. All hooks are
+removed at the end of the block.
 
-Features are read at what the next layer receives. A layer's output usually passes a normalisation
-and an activation before another layer takes it, called as modules or as functions. A forward pass
-of a few examples shows which: every tensor that follows from one layer's output by such operations
-alone remembers that layer, and how many operations lie between. The first such tensor that anything
-else takes (another layer, a sum of two branches, the end of the model) is where the chain ends; the
-features are read after its last normalisation or activation. A layer whose output branches before
-that is read at its output.
+Features are what the next layer receives. The output of a layer usually passes a normalisation and
+an activation, as modules or as functions, before another layer takes it. A forward pass of a few
+examples finds these operations. Each tensor that is computed from one layer's output by such
+operations only keeps the name of this layer and the number of operations between them. The chain
+ends at the first tensor that anything else takes: another layer, a sum of two branches, or the end
+of the model. Features are read after the last normalisation or activation of the chain. If the
+output of a layer branches before that, features are read at the output.
 """
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
@@ -37,15 +38,15 @@ __all__ = [
 
 Reduce = Callable[[str, Tensor], Tensor]
 
-# Where model outputs of transformers keep what the next layer sees.
+# Attributes in which outputs of transformers keep the input of the next layer.
 _FIRST_KEYS = ("last_hidden_state", "hidden_states", "logits")
 
 
 def first_tensor(value: Any, where: str) -> Tensor:
-    """The tensor in a layer's input or output: itself, or the first of a tuple or mapping.
+    """The tensor in a layer's input or output: the value itself, or the first of a collection.
 
     Raises:
-        ShapeError: If there is none.
+        ShapeError: If there is no tensor.
     """
     if isinstance(value, Tensor):
         return value
@@ -68,16 +69,16 @@ def capture_outputs(
 ) -> Iterator[dict[str, list[Tensor]]]:
     """Collect the outputs of named layers while the block runs.
 
-    Each call of a layer appends one tensor, so a layer used twice in one forward pass gives two.
-    All hooks are gone when the block ends, also after an error.
+    Each call of a layer appends one tensor, so a layer with two calls in a forward pass gives two.
+    All hooks are removed when the block ends, also after an error.
 
     Args:
         model: any module.
         layers: names of ``model.named_modules()``.
-        reduce: (name, output) -> what is kept, called at once; by default a detached copy.
+        reduce: (name, output) -> the value to keep, called at once; by default a detached copy.
 
     Yields:
-        A dictionary that fills with the outputs of each layer.
+        A dictionary that collects the outputs of each layer.
 
     Raises:
         UnknownNameError: If a name is not a module of the model.
@@ -151,12 +152,12 @@ _NORMALIZATIONS = frozenset({
     "batch_norm", "group_norm", "instance_norm", "layer_norm", "local_response_norm",
     "normalize", "rms_norm",
 })  # fmt: skip
-# Formulas such as x * sigmoid(x): of one layer's tensors and plain numbers they stay activations.
+# Formulas such as x * sigmoid(x) count as activations if they use one layer's tensors and numbers.
 _ARITHMETIC = frozenset({
     "abs", "add", "div", "erf", "exp", "expm1", "ge", "gt", "le", "log1p", "lt", "mul", "neg",
     "pow", "reciprocal", "rsqrt", "rsub", "sqrt", "square", "sub", "true_divide", "truediv",
 })  # fmt: skip
-# Passed on the way to an activation, never the end of the way: what they give is not read.
+# Operations on the way to an activation; features are never read directly after them.
 _NEUTRAL = frozenset({
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
     "adaptive_max_pool2d", "adaptive_max_pool3d", "alpha_dropout", "avg_pool1d", "avg_pool2d",
@@ -168,13 +169,13 @@ _NEUTRAL = frozenset({
 
 @dataclass(frozen=True)
 class ReadPoint:
-    """Where the features of one layer are read.
+    """The place where the features of one layer are read.
 
     Args:
         steps: operations between the layer's output and this tensor; 0 is the output itself.
         path: names of the normalisations and activations on the way.
-        layers: those of the followed layers whose own outputs lie on the way, as those of norms.
-        shape: of the tensor in the pass that found it; None where it has none, as nested tensors.
+        layers: other followed layers whose outputs are on the way, such as norms.
+        shape: shape of the tensor in the trial pass; None for nested tensors.
     """
 
     steps: int = 0
@@ -188,19 +189,19 @@ class ReadPoint:
 
 @dataclass
 class _Node:
-    """A tensor that follows from one call of a layer; ``taken`` by something that ends the way."""
+    """A tensor that follows from one call of a layer; ``taken`` if an operation ends the chain."""
 
     kind: _Kind
     name: str
     parents: tuple[int, ...]
     shape: tuple[int, ...] | None
-    layers: list[str] = field(default_factory=list)  # that gave this tensor as their output
+    layers: list[str] = field(default_factory=list)  # layers with this tensor as their output
     taken: bool = False
 
 
 @dataclass(eq=False)
 class _Chain:
-    """All tensors that follow from one call of a layer, in the order in which they appeared."""
+    """All tensors that follow from one call of a layer, in order of appearance."""
 
     layer: str
     nodes: list[_Node] = field(default_factory=list)
@@ -210,7 +211,7 @@ class _Chain:
         taken = [index for index, node in enumerate(nodes) if node.taken]
         end = taken[0] if taken else len(nodes) - 1
         if not all(end in self._history(index) for index in (*taken, len(nodes) - 1)):
-            end = 0  # two branches: they have the output in common
+            end = 0  # two branches, which share the output only
         history = self._history(end)
         while end and not self._is_read(end):
             end = nodes[end].parents[0]
@@ -243,23 +244,23 @@ class LayerFollower(TorchFunctionMode):
     """Follows the outputs of layers through a forward pass.
 
     Args:
-        reached: called with (layer, operations since its output, tensor) as tensors appear.
+        reached: called with (layer, operations since its output, tensor) for each new tensor.
 
     Attributes:
-        parameters: identities of the parameters that some call received.
+        parameters: ids of the parameters that some call received.
     """
 
     def __init__(self, reached: Callable[[str, int, Tensor], None] | None = None) -> None:
         super().__init__()
         self.parameters: set[int] = set()
-        self._chains: dict[str, _Chain] = {}  # of the last call of every layer
-        # tensor -> (chain, index of its node), for every chain that it belongs to
+        self._chains: dict[str, _Chain] = {}  # chains of the last call of every layer
+        # tensor -> (chain, index of its node), for every chain that contains it
         self._known: MutableMapping[Tensor, list[tuple[_Chain, int]]] = WeakTensorKeyDictionary()
         self._reached = reached
-        self._inside = 0  # modules that count as one operation
+        self._inside = 0  # number of open modules that count as one operation
 
     def read_points(self) -> dict[str, ReadPoint]:
-        """Layer -> where its features are read, after a forward pass."""
+        """Layer -> the place of its features, after a forward pass."""
         return {layer: chain.read_point() for layer, chain in self._chains.items()}
 
     def __torch_function__(
@@ -269,7 +270,7 @@ class LayerFollower(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Call the function; its result follows from a layer, or takes what follows from it."""
+        """Call the function; its result continues a chain, or the call ends a chain."""
         result = func(*args, **(kwargs or {}))
         given = tensors_in((args, kwargs))
         self.parameters |= {id(tensor) for tensor in given if isinstance(tensor, nn.Parameter)}
@@ -286,17 +287,17 @@ class LayerFollower(TorchFunctionMode):
             return result
         kind = _kind(plain)
         if kind == "normalization" or plain == "prelu":
-            given = given[:1]  # the others are weights and statistics
+            given = given[:1]  # the other arguments are weights and statistics
         if kind is None or len(returned) > 1:
             self._take(given)
             for tensor in returned:
-                self._known.pop(tensor, None)  # written in place
+                self._known.pop(tensor, None)  # overwritten in place
         else:
             self._follow(given, returned[0], kind, plain)
         return result
 
     def begin(self, layer: str, output: Tensor) -> None:
-        """A layer has given its output."""
+        """Record the output of a layer."""
         chain = self._chains[layer] = _Chain(layer)
         others = [entry for entry in self._known.get(output, ()) if entry[0].layer != layer]
         self._known[output] = others
@@ -305,17 +306,17 @@ class LayerFollower(TorchFunctionMode):
         self._add(chain, "output", layer, (), output)
 
     def enter(self) -> None:
-        """What is called until :meth:`leave` counts as one operation."""
+        """Count all calls until :meth:`leave` as one operation."""
         self._inside += 1
 
     def leave(self, name: str, tensors: tuple[Tensor, Tensor] | None) -> None:
-        """That operation is done; ``tensors`` are its input and output, where it has one each."""
+        """End this operation; ``tensors`` are its input and output if it has one of each."""
         self._inside -= 1
         if not self._inside and tensors is not None and tensors[0].shape == tensors[1].shape:
             self._follow([tensors[0]], tensors[1], "normalization", name)
 
     def _follow(self, given: list[Tensor], output: Tensor, kind: _Kind, name: str) -> None:
-        """The output belongs to the layers that all inputs follow from; for others it ends here."""
+        """The output continues the chains of layers behind all inputs; other chains end here."""
         entries = [self._known.get(tensor, ()) for tensor in given if tensor.ndim or len(given) < 2]
         parents: dict[_Chain, list[int]] = {}
         for chain, index in (entry for known in entries for entry in known):
@@ -337,7 +338,7 @@ class LayerFollower(TorchFunctionMode):
         chain.nodes.append(_Node(kind, name, parents, shape))
         self._known[tensor].append((chain, len(chain.nodes) - 1))
         if self._reached is not None:
-            self._inside += 1  # what is done with the tensor belongs to no layer
+            self._inside += 1  # the following work on the tensor belongs to no layer
             self._reached(chain.layer, len(chain.nodes) - 1, tensor)
             self._inside -= 1
 
@@ -366,8 +367,8 @@ def follow_layers(
 ) -> Iterator[LayerFollower]:
     """Follow the outputs of named layers through the forward passes of a block.
 
-    Normalisations that are written as modules of their own, whatever they call, count as one
-    operation; they are known by the word "Norm" in the name of their class.
+    A normalisation in its own module counts as one operation, whatever it calls. It is recognised
+    by the word "Norm" in the name of its class.
     """
     follower = LayerFollower(reached)
     modules = dict(model.named_modules(remove_duplicate=False))
@@ -385,7 +386,7 @@ def follow_layers(
             try:
                 tensor = first_tensor(output, f"output of layer {name!r}")
             except ShapeError:
-                if reached is not None:  # its features are wanted
+                if reached is not None:  # its features are requested
                     raise
                 return
             follower.begin(name, tensor)
@@ -407,14 +408,14 @@ def follow_layers(
 def capture_features(
     model: nn.Module, points: Mapping[str, ReadPoint], reduce: Reduce
 ) -> Iterator[dict[str, list[Tensor]]]:
-    """Collect what layers hand on while the block runs, reduced as it appears.
+    """Collect the features of layers at their read points while the block runs.
 
     Each call of a layer appends one tensor.
 
     Args:
         model: any module.
-        points: layer -> where it is read.
-        reduce: (name, tensor) -> what is kept, called at once.
+        points: layer -> the place where it is read.
+        reduce: (name, tensor) -> the value to keep, called at once.
     """
     found: dict[str, list[Tensor]] = {name: [] for name in points}
 

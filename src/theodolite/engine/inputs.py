@@ -1,8 +1,8 @@
-"""Inputs as a model takes them: two examples are tried before, or after a pass that failed.
+"""Inputs in the form that a model takes: two examples are tried first, or after a failed pass.
 
-Inputs that the model accepts only after a cast are cast, with one warning. All else is an error
-that says what was expected, what was passed and what to do. Every function that takes a model and
-data goes through here.
+If the model accepts the inputs only after a cast, they are cast with one warning. Otherwise an
+error says what was expected, what was passed and what to do. All functions that take a model and
+data use this module.
 """
 
 import re
@@ -36,20 +36,20 @@ __all__ = [
 
 Cast = Callable[[Batch], Batch]
 
-# Attributes that only sharded parameters have: DTensor (fully_shard, tensor parallelism), the flat
-# parameters of FullyShardedDataParallel, and those of DeepSpeed's third stage.
+# Attributes of sharded parameters: DTensor (fully_shard, tensor parallelism), the flat parameters
+# of FullyShardedDataParallel, and parameters of DeepSpeed's third stage.
 _SHARDED = ("full_tensor", "_sharding_strategy", "_local_shard", "ds_id")
 
 
 @dataclass(frozen=True)
 class FittedBatch:
-    """How inputs are made those that a model takes.
+    """How inputs are converted for a model.
 
     Args:
-        returned: what the model returns for them.
-        cast: what makes them fit; None where they do.
+        returned: output of the model for them.
+        cast: converts the inputs; None if no conversion is needed.
         notes: "columns", "inputs" -> what was changed.
-        tried: False where the model has yet to learn from its first call what it takes.
+        tried: False if the model learns its input shapes at its first call.
     """
 
     returned: Any = None
@@ -59,11 +59,11 @@ class FittedBatch:
 
 
 def require_model(model: Any) -> None:
-    """A module with weights.
+    """Check for a module with weights.
 
     Raises:
-        DtypeError: If it is a class or no module.
-        DomainError: If its weights have no shape yet, are on the meta device, or in parts in
+        DtypeError: If it is a class, or not a module.
+        DomainError: If its weights have no shape yet, are on the meta device, or are divided among
             several processes.
     """
     if isinstance(model, type):
@@ -96,10 +96,10 @@ def require_model(model: Any) -> None:
 
 
 def require_device(device: torch.device | str | None, model: nn.Module) -> None:
-    """A device that is there, or None.
+    """Check that a device is available; return it, or None.
 
     Raises:
-        DomainError: If it is not there, or holds no numbers.
+        DomainError: If it is not available, or cannot hold numbers.
     """
     try:
         missing = device is not None and torch.empty(0, device=device).is_meta
@@ -113,22 +113,22 @@ def require_device(device: torch.device | str | None, model: nn.Module) -> None:
 
 
 def fit_batch(model: nn.Module, few: Batch) -> FittedBatch:
-    """Try examples as they are, then cast to the dtype of the weights.
+    """Try examples unchanged, then cast to the dtype of the weights.
 
-    Integers are cast only where casting real numbers is not enough, so that token ids stay.
+    Integers are cast only if casting real numbers is not enough, so that token ids stay integers.
 
     Args:
-        model: unwrapped; it is left as it was found.
+        model: the model, unwrapped; it is not changed.
         few: one or two examples, on the device of the model.
 
     Raises:
-        ShapeError: If the model takes none of these; other errors of the model are left alone.
+        ShapeError: If the model accepts none of these; other errors of the model are passed on.
         DtypeError: If it takes token ids and gets real numbers.
     """
     named_batch = _named(model, few)
     convert, notes = named_batch.cast, named_batch.notes
     named = few if convert is None else convert(few)
-    with untouched(model), evaluating(model):  # what measures it sees its own mode
+    with untouched(model), evaluating(model):  # calling code expects the original mode
         try:
             return FittedBatch(_returned(model, named), convert, notes)
         except TheodoliteError:
@@ -150,14 +150,14 @@ def fit_batch(model: nn.Module, few: Batch) -> FittedBatch:
 def fitted_batches(
     model: nn.Module, data: Any, batches: Iterable[Batch], *, tried: bool = True
 ) -> Iterator[Batch]:
-    """The batches as the model takes them, on its device; what is changed is a warning.
+    """Yield batches in the form that the model takes, on its device; a change gives a warning.
 
     Args:
         model: any module.
-        data: what the user passed; a :class:`Batch` is taken as it is.
-        batches: what was made of it.
-        tried: whether two examples are tried; otherwise only columns are named, which is for
-            callers that fit batches once the model has refused them.
+        data: the data as the user passed them; a :class:`Batch` is not changed.
+        batches: batches of these data.
+        tried: whether to try two examples. False only names columns, for callers that convert
+            batches after the model has refused them.
     """
     fitted: FittedBatch | None = None
     for batch in batches:
@@ -173,7 +173,7 @@ def fitted_batches(
 
 
 def _named(model: nn.Module, batch: Batch) -> FittedBatch:
-    """Columns as the forward pass names them; nothing is run."""
+    """Name columns as the forward pass names them; the model does not run."""
     notes: dict[str, str] = {}
     convert, decode = _by_signature(model, batch, notes), _decoder_inputs(model, batch, notes)
     return FittedBatch(
@@ -184,13 +184,13 @@ def _named(model: nn.Module, batch: Batch) -> FittedBatch:
 def _by_signature(model: nn.Module, batch: Batch, notes: dict[str, str]) -> Cast | None:
     """Columns of a table as the forward pass names them.
 
-    A single column whose name it does not know is its first argument; others are left out.
+    A single column with an unknown name is its first argument; other unknown columns are left out.
     """
     if batch.args or not batch.kwargs:
         return None
     try:
         parameters = signature(model.forward).parameters
-    except (TypeError, ValueError):  # written in another language
+    except (TypeError, ValueError):  # a forward pass in another language
         return None
     known = {name for name, entry in parameters.items() if entry.kind != Parameter.VAR_POSITIONAL}
     free = any(entry.kind == Parameter.VAR_KEYWORD for entry in parameters.values())
@@ -210,7 +210,7 @@ def _by_signature(model: nn.Module, batch: Batch, notes: dict[str, str]) -> Cast
 
 
 def _decoder_inputs(model: nn.Module, batch: Batch, notes: dict[str, str]) -> Cast | None:
-    """What a decoder takes, made of the labels as the model itself would make it."""
+    """The inputs of a decoder, made from the labels as the model itself does."""
     shift = getattr(model, "prepare_decoder_input_ids_from_labels", None)
     known = {"decoder_input_ids", "decoder_inputs_embeds"} & set(batch.kwargs)
     if not callable(shift) or known or not isinstance(batch.targets, Tensor):
@@ -222,18 +222,18 @@ def _decoder_inputs(model: nn.Module, batch: Batch, notes: dict[str, str]) -> Ca
 
 
 def _one_mapping(batch: Batch) -> Batch:
-    """All columns as one argument, and the targets under the names that are usual."""
+    """All columns as one argument, and the targets under their usual names."""
     targets = {} if batch.targets is None else dict.fromkeys(TARGET_KEYS, batch.targets)
     return replace(batch, args=({**targets, **batch.kwargs},), kwargs={})
 
 
 def _as_one_mapping(model: nn.Module, few: Batch) -> Any:
-    """What a model returns that takes a batch as one mapping; None if it does not."""
+    """Output of a model that takes a batch as one mapping; None for other models."""
     if few.args or not few.kwargs:
         return None
     try:
         return _returned(model, _one_mapping(few))
-    except Exception:  # the first error is the one that is raised
+    except Exception:  # the first error is raised
         return None
 
 
@@ -242,7 +242,7 @@ def _both(first: Cast | None, second: Cast) -> Cast:
 
 
 def _returned(model: nn.Module, batch: Batch) -> Any:
-    """What the model returns, without gradients unless it takes some itself."""
+    """Output of the model, without gradients unless its forward pass takes some."""
     try:
         with torch.no_grad():
             return batch.run(model)
@@ -252,17 +252,17 @@ def _returned(model: nn.Module, batch: Batch) -> Any:
 
 
 def _first_that_works(model: nn.Module, batch: Batch) -> tuple[Any, Cast, str] | None:
-    """What the model returns after a cast, the cast, and the sentence that says so."""
+    """Output of the model after a cast, the cast, and the sentence about it."""
     for text, cast in _casts(model, batch):
         try:
             return _returned(model, cast(batch)), cast, text
-        except Exception:  # the first error is the one that is raised
+        except Exception:  # the first error is raised
             continue
     return None
 
 
 def _casts(model: nn.Module, batch: Batch) -> list[tuple[str, Cast]]:
-    """What may make the inputs fit, with the sentence that says so."""
+    """Casts that may help, each with a sentence about it."""
     found = leaves((batch.args, dict(batch.kwargs)))
     tensors = [leaf for leaf in found if isinstance(leaf, Tensor) and not leaf.is_complex()]
     known = [parameter.dtype for parameter in model.parameters()]
@@ -286,7 +286,7 @@ def _cast_to(dtype: torch.dtype, integers: bool) -> Cast:
 
 @contextmanager
 def _entered(model: nn.Module) -> Iterator[list[tuple[str, tuple[Any, ...]]]]:
-    """Modules that are running, the innermost last, with their inputs."""
+    """The running modules with their inputs, the innermost last."""
     running: list[tuple[str, tuple[Any, ...]]] = []
 
     def enter(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
@@ -303,7 +303,7 @@ def _entered(model: nn.Module) -> Iterator[list[tuple[str, tuple[Any, ...]]]]:
 
 
 def _about_inputs(error: Exception, batch: Batch) -> bool:
-    """Whether an error of the forward pass is one of shapes, dtypes or names of inputs."""
+    """Whether an error of the forward pass concerns shapes, dtypes or names of inputs."""
     if isinstance(error, torch.OutOfMemoryError):
         return False
     words = "dtype|shape|size|type|same device|dimension|channel|expect|index|unpack"
@@ -321,7 +321,7 @@ def _swapped(batch: Batch) -> bool:
 
 
 def _failing(model: nn.Module, batch: Batch) -> tuple[str | None, tuple[Any, ...]]:
-    """The innermost module in which the forward pass fails, and its inputs."""
+    """The innermost module that fails in the forward pass, and its inputs."""
     with _entered(model) as running:
         try:
             batch.run(model)
@@ -331,7 +331,7 @@ def _failing(model: nn.Module, batch: Batch) -> tuple[str | None, tuple[Any, ...
 
 
 def _refusal(model: nn.Module, batch: Batch, error: Exception) -> TheodoliteError:
-    """The error of the forward pass in the words of the user."""
+    """The error of the forward pass, in terms of the user's arguments."""
     layer, inputs = _failing(model, batch)
     found = leaves((batch.args, dict(batch.kwargs)))
     given = [leaf for leaf in found if isinstance(leaf, Tensor)]
@@ -384,7 +384,7 @@ def _real(inputs: tuple[Any, ...]) -> bool:
 
 
 def _width(module: nn.Module | None, inputs: tuple[Any, ...]) -> tuple[int, int, str] | None:
-    """Expected and given number of features or channels, where they differ."""
+    """Expected and given number of features or channels, if they differ."""
     first = inputs[0] if inputs else None
     if not isinstance(first, Tensor) or first.is_nested or first.dim() < 2:
         return None
@@ -401,11 +401,11 @@ def _width(module: nn.Module | None, inputs: tuple[Any, ...]) -> tuple[int, int,
 
 @dataclass(frozen=True)
 class BatchList:
-    """Batches that are gone through once or several times.
+    """Batches that are read once or several times.
 
     Args:
         batches: The batches.
-        untried: Whether the model may still refuse them, and :meth:`fit` cast them.
+        untried: Whether the model may still refuse them, so that :meth:`fit` casts them.
     """
 
     batches: list[Batch]
@@ -420,17 +420,17 @@ class BatchList:
         device: torch.device,
         model: nn.Module | None = None,
     ) -> "BatchList":
-        """Everything that is accepted, on the device, with columns as the model names them."""
+        """Convert data in any accepted form, on the device; columns are named as in the model."""
         made = iterate_batches(data, targets=targets, batch_fn=batch_fn, device=device)
         if model is None or isinstance(data, Batch):
             return cls(list(made))
         return cls(list(fitted_batches(model, data, made, tried=False)), untried=True)
 
     def fit(self, model: nn.Module) -> bool:
-        """Cast what the model has refused; False where nothing is left to change.
+        """Cast batches that the model has refused; False if there is no further cast.
 
         Raises:
-            ShapeError: If it takes none of the casts; says what it expects.
+            ShapeError: If it accepts none of the casts; the message says what it expects.
         """
         if not self.untried:
             return False

@@ -1,6 +1,6 @@
-"""The kernel computation: passes over blocks of examples, then contractions of what they leave.
+"""The computation of kernels: passes over blocks of examples, then contractions of their factors.
 
-:func:`prepare` runs the first example by itself and groups the uses of parameters. The
+:func:`prepare` runs the first example alone and groups the uses of parameters. The
 :class:`KernelEngine` then plans, collects the factors of blocks of examples (forward and backward
 passes) and fills blocks of kernels with them (contractions).
 """
@@ -52,27 +52,27 @@ from theodolite.engine.runs import ForwardRun, ModelRecorder
 from theodolite.engine.state import require_fixed_mode, without_autocast
 
 _HALF = (torch.float16, torch.bfloat16)
-# Output gradients up to this size go through one joint pass.
+# Output gradients up to this size share one backward pass.
 _FEW_BYTES = {"cpu": 2**25, "cuda": 2**28}
-# On a GPU larger output gradients go through joint passes too where a single one has few examples.
+# On a GPU larger output gradients share a pass too, if a pass of one output has few examples.
 _FILLING_EXAMPLES = 112
 _JOINT_EXAMPLES = 512
-_JOINT_BYTES = 2**30, 2**32  # at least, and at most: between them as much as the plan takes
-# Route -> what keeps a GPU busy: rows of the kernel in each stripe of a symmetric one (products
-# must not be too narrow), and multiply-adds of a stripe (longer than it takes to launch).
+_JOINT_BYTES = 2**30, 2**32  # least and most; between them the plan decides
+# Route -> sizes that keep a GPU busy: rows of the kernel in each stripe of a symmetric kernel
+# (products must not be too narrow), and multiply-adds of a stripe (longer than a launch).
 _STRIPES: dict[Route, tuple[int, float]] = {
     "hadamard": (2000, 4e9),
     "gradients": (240, 4e9),
     "positions": (120, 2e10),
 }
 _MOST_STRIPES = 32
-_TILE_ROWS = 128  # rows of a product that a GPU handles as one
+_TILE_ROWS = 128  # rows of a product that a GPU processes together
 _CPU_STRIPES: dict[Route, tuple[int, float]] = {
     "hadamard": (128, 3.3e7),
     "gradients": (128, 3.3e7),
     "positions": (1, 3.3e7),
 }
-_VECTOR_ROWS = 8  # rows of a product that a CPU handles as one
+_VECTOR_ROWS = 8  # rows of a product that a CPU processes together
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,10 @@ class Collected:
 
     Args:
         rows: Indices of the examples in the data.
-        factors: One entry per group; None where all gradients are zero, or after the contraction.
-        outputs: Outputs that are differentiated, (n, c), detached.
+        factors: One entry per group; None if all gradients are zero, or after the contraction.
+        outputs: The differentiated outputs, (n, c), detached.
         gradients: Name of a parameter -> gradient of the weighted sum of all outputs.
-        checked_batches: Batches whose rows were checked; kernels or gradients are compared later.
+        checked_batches: Batches with checked rows; kernels or gradients are compared later.
     """
 
     rows: slice
@@ -96,15 +96,15 @@ class Collected:
 
 @dataclass
 class KernelEngine:
-    """A model that was looked at with one example, ready to compute kernels.
+    """A model that was run with one example, ready to compute kernels.
 
     Args:
-        recorder: The model and what is differentiated.
-        groups: Parts whose kernels add up.
-        single_run: The first example by itself.
+        recorder: The model and the choice of outputs and parameters.
+        groups: Parameter groups, whose kernels add up.
+        single_run: The run of the first example alone.
         dtype: Dtype of factors and kernels.
-        device: Where everything happens.
-        options: The user's choices.
+        device: Device of the computation.
+        options: The user's options.
         one_by_one: Why plain autograd takes one example at a time; None for batches.
     """
 
@@ -123,12 +123,12 @@ class KernelEngine:
 
     @property
     def outputs(self) -> int:
-        """Number c of outputs per example that are differentiated."""
+        """Number c of differentiated outputs per example."""
         return self.single_run.outputs.shape[1]
 
     @property
     def mode(self) -> Mode:
-        """What is kept of the outputs."""
+        """Which pairs of outputs the kernels contain."""
         return self.recorder.choice.mode
 
     @property
@@ -138,7 +138,7 @@ class KernelEngine:
 
     @cached_property
     def layers(self) -> list[str]:
-        """Selected layers in order of execution; those that were not used come last."""
+        """Selected layers in order of execution; unused layers come last."""
         order = {name: rank for rank, group in enumerate(self.groups) for name in group.parameters}
         owned = self.recorder.ownership.layers
 
@@ -162,17 +162,17 @@ class KernelEngine:
 
     @cached_property
     def _hidden_groups(self) -> list[int]:
-        """Groups that share every layer with others.
+        """Groups that share every layer with other groups.
 
-        The check of the layer's kernel could miss an error in a small one, so they are checked by
-        themselves too.
+        The check of a layer's kernel could miss an error in a small group, so these groups are also
+        checked separately.
         """
         layers = self._owned_groups.values()
         single = {groups[0] for groups in layers if len(groups) == 1}
         return sorted({index for groups in layers for index in groups} - single)
 
     def plan(self, left: int, right: int, symmetric: bool, kernels: int, held: int = 0) -> Plan:
-        """Routes and sizes; raises where memory does not suffice."""
+        """Choose routes and sizes; raise if there is not enough memory."""
         sizes = KernelSizes(
             left=left,
             right=right,
@@ -191,8 +191,8 @@ class KernelEngine:
     ) -> "list[tuple[KernelEngine, Plan]]":
         """Split the layers over several engines if factors of all do not fit for all examples.
 
-        Small blocks would need many short passes. Passes of an engine go back no further than the
-        first of its layers. Returns this engine alone if everything fits, or if no split does.
+        Small blocks would need many short passes. Passes of an engine stop at the first of its
+        layers. Returns only this engine if everything fits, or if no split helps.
         """
         plan = self.plan(left, right, symmetric, len(self.layers))
         examples = max(left, right)
@@ -206,7 +206,7 @@ class KernelEngine:
         return [(self, plan)]
 
     def _shared_out(self, plan: Plan, count: int) -> list[list[str]]:
-        """Layers in so many parts, or fewer, that keep about as much."""
+        """Layers in this number of parts, or fewer, with about equal memory."""
         total = sum(entry.numbers for entry in plan.groups) / count
         parts: list[list[str]] = [[]]
         kept = 0
@@ -227,11 +227,11 @@ class KernelEngine:
         return replace(self, recorder=recorder, groups=groups)
 
     def collect(self, block: ExampleBlock, plan: Plan, weights: Tensor | None = None) -> Collected:
-        """Factors of all groups, and the gradient of the weighted outputs where weights are given.
+        """Factors of all groups and, with weights, the gradient of the weighted outputs.
 
         Args:
             block: The examples.
-            plan: What is kept of every group.
+            plan: The plan of every group.
             weights: One number per example of the block and output.
         """
         count = block.rows.stop - block.rows.start
@@ -259,7 +259,7 @@ class KernelEngine:
                 output_weights = weights[rows].to(run.outputs.dtype)
                 add_gradients(total, plain_gradients(run.outputs, parameters, output_weights))
             outputs.append(compact(run.outputs.detach()))
-            del run  # before the next one is made: its graph holds as much as all that is kept
+            del run  # before the next run: its graph is as large as all kept tensors
             start = rows.stop
         values = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         factors = [collector.factors() for collector in collectors]
@@ -316,13 +316,13 @@ class KernelEngine:
                 factors = left.factors[index], right.factors[index]
                 whole &= contraction.add(*factors, block, rank == 0)
         if left is right and not whole:
-            # A GPU's product of a matrix with itself comes out symmetric.
+            # On a GPU the product of a matrix with itself is exactly symmetric.
             routes = {plan.groups[index].route for index in indices}
             exact = self.device.type == "cuda" and "positions" not in routes
             block.mirror(contraction.span, symmetrize=not exact)
 
     def contraction(self, plan: Plan, layer: str, examples: int) -> Contraction:
-        """Stripes of a symmetric block: few enough to be large, many enough to save work."""
+        """Stripes of a symmetric block: few enough to be large, and enough to save work."""
         groups = [plan.groups[index] for index in self.groups_of(layer)]
         heaviest = max(groups, key=lambda entry: entry.cost, default=None)
         stripes = self.options.stripes or self._stripes(heaviest, examples)
@@ -340,7 +340,7 @@ class KernelEngine:
         return max(1, min(_MOST_STRIPES, rows // least, examples, round(heaviest.cost / cost)))
 
     def _rounded_to_tiles(self, span: int, examples: int) -> int:
-        """Long stripes whose rows fill whole tiles or vectors, as far as whole examples do."""
+        """Long stripes whose rows fill whole tiles or vectors, if whole examples allow it."""
         width = self._width
         if self.device.type != "cuda":
             step = _VECTOR_ROWS // math.gcd(_VECTOR_ROWS, width)
@@ -357,13 +357,13 @@ def prepare(
     options: EngineOptions,
     one_by_one: Checked | None = None,
 ) -> KernelEngine:
-    """Look at the model with one example, and group the uses of its parameters.
+    """Run the model with one example, and group the uses of its parameters.
 
     Args:
         model: The model.
         data: The examples.
-        options: The user's choices.
-        one_by_one: Why plain autograd is to take one example at a time; None for batches.
+        options: The user's options.
+        one_by_one: Why plain autograd takes one example at a time; None for batches.
     """
     inner = unwrap(model)
     require_fixed_mode(inner)
@@ -391,7 +391,7 @@ def prepare(
 
 
 def _restricted(ownership: Ownership) -> Ownership:
-    """Only parameters of selected layers are recorded."""
+    """Record only parameters of selected layers."""
     wanted = {name for names in ownership.layers.values() for name in names}
     parameters = {name: p for name, p in ownership.parameters.items() if name in wanted}
     return replace(ownership, parameters=parameters)
@@ -408,13 +408,13 @@ def _add_run(
         for output, gradients in run.passes(keep_graph, wanted):
             for collector in collectors:
                 collector.add(output, [gradients[index] for index in collector.group.uses])
-            del gradients  # before those of the next output come
+            del gradients  # before those of the next output
     for collector in collectors:
         collector.end()
 
 
 def _joint(collectors: list[Collector], run: ForwardRun, size: int, wanted: frozenset[int]) -> bool:
-    """Passes of several outputs at a time; False where the model does not allow it."""
+    """Make passes of several outputs at a time; return False if the model does not allow it."""
     count = run.outputs.shape[1]
     for start in range(0, count if size > 1 else 0, size):
         outputs = range(start, min(start + size, count))
@@ -428,11 +428,11 @@ def _joint(collectors: list[Collector], run: ForwardRun, size: int, wanted: froz
 
 
 def _outputs_per_pass(plan: Plan, run: ForwardRun) -> int:
-    """Outputs that go through one pass: several where one alone would not fill the machine."""
+    """Number of outputs in one pass: several if one output would not use the machine fully."""
     n, count = run.outputs.shape
     if plan.outputs_per_pass is not None:
         return min(count, plan.outputs_per_pass)
-    # Gradients of all outputs, those on the way to them, and the copies that are kept.
+    # Gradients of all outputs, intermediate gradients, and the kept copies.
     limit = min(_FEW_BYTES.get(run.outputs.device.type, 0), plan.spare_bytes // 3)
     if 0 < run.output_grad_bytes <= limit:
         return count

@@ -1,7 +1,7 @@
-"""Which layers: selection by name, pattern, list or predicate, and who owns which parameter.
+"""Selection of layers by name, pattern, list or predicate, and ownership of parameters.
 
-A layer is a name of ``named_modules()`` and owns every trainable parameter below it. A tensor that
-appears under several names belongs to the first.
+A layer is a name of ``named_modules()``. It owns every trainable parameter below it. A tensor with
+several names belongs to the first.
 """
 
 import re
@@ -49,7 +49,7 @@ def is_transposed_linear(module: nn.Module) -> bool:
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The user's module inside wrappers of ``torch.compile`` and data parallelism."""
+    """The user's module, without wrappers of ``torch.compile`` and data parallelism."""
     while True:
         inner = getattr(model, "_orig_mod", None)
         if inner is None and isinstance(
@@ -68,8 +68,8 @@ class Ownership:
     Args:
         parameters: First name -> parameter, in order of registration, each tensor once.
         layers: Layer -> names of the parameters that it owns.
-        shared: Name of a parameter -> its further names, for tensors with several.
-        trained: All trainable parameters, chosen or not.
+        shared: Name of a parameter -> its other names, for tensors with several names.
+        trained: All trainable parameters, selected or not.
     """
 
     parameters: dict[str, nn.Parameter]
@@ -78,7 +78,7 @@ class Ownership:
     trained: tuple[nn.Parameter, ...] = ()
 
     def shared_with(self, layer: str) -> tuple[str, ...]:
-        """Names outside this layer under which tensors of it are used too."""
+        """Names outside this layer that its tensors have too."""
         return tuple(
             other
             for name in self.layers[layer]
@@ -92,12 +92,11 @@ def own_parameters(model: nn.Module, layers: Layers = "*", params: Parameters = 
 
     Args:
         model: The model, unwrapped.
-        layers: See :func:`select_layers`, except that ``"*"`` takes every layer at any depth with
-            parameters of its own, not the children. A mapping says which parameters each layer
-            owns.
-        params: Which trainable parameters count: a pattern, names, or a predicate of
-            (name, parameter); None takes all of them. In a pattern ``*`` stands for one component
-            of the dotted name, and for any number of them where nothing matches otherwise.
+        layers: See :func:`select_layers`, except that ``"*"`` selects every layer at any depth with
+            its own parameters. A mapping names the parameters of each layer.
+        params: The trainable parameters to include: a pattern, names, or a predicate of (name,
+            parameter); None includes all. In a pattern ``*`` matches one component of the dotted
+            name, or any number of components if nothing matches otherwise.
 
     Raises:
         DomainError: If nothing is trainable, or nothing is left after the selection.
@@ -133,7 +132,7 @@ def own_parameters(model: nn.Module, layers: Layers = "*", params: Parameters = 
 
 @contextmanager
 def only_trainable(model: nn.Module, params: Parameters) -> Iterator[None]:
-    """Run a block in which only these parameters are trainable; None leaves the model alone.
+    """Run a block in which only these parameters are trainable; None changes nothing.
 
     Raises:
         DomainError: If nothing is trainable, or nothing is left after the selection.
@@ -154,7 +153,7 @@ def only_trainable(model: nn.Module, params: Parameters) -> Iterator[None]:
 
 
 def require_real(ownership: Ownership) -> None:
-    """All parameters are real.
+    """Check that all parameters are real.
 
     Raises:
         NotFollowedError: If one is complex.
@@ -197,13 +196,13 @@ def _owned(
 
 
 def _owner(parameter: str) -> str:
-    """The layer of a parameter; the originals of a re-parametrised weight belong to its layer."""
+    """The layer of a parameter; the original of a re-parametrised weight belongs to its layer."""
     module = parameter.rpartition(".")[0]
     return module.partition("parametrizations.")[0].rstrip(".")
 
 
 def _ancestors(name: str) -> Iterator[str]:
-    """All modules that a name lies in, from the model itself."""
+    """All modules that contain the module with this name, from the model itself."""
     yield ""
     for place, letter in enumerate(name):
         if letter == ".":
@@ -231,9 +230,9 @@ def _chosen_parameters(
 
 
 class LayerMapping(Mapping[str, T]):
-    """Layer -> what was found for it, in order; a name that is not there is answered with others.
+    """Layer -> its result, in order; an unknown name gives an error with the nearest names.
 
-    Subclasses have ``layers``, the mapping itself.
+    Subclasses have the mapping in ``layers``.
     """
 
     layers: Mapping[str, T]
@@ -253,12 +252,12 @@ class LayerMapping(Mapping[str, T]):
         return len(self.layers)
 
     def get(self, layer: str, default: Any = None) -> Any:
-        """The same, or the default where there is none."""
+        """The result of a layer, or the default."""
         return self.layers.get(layer, default)
 
 
 def layers_text(names: Iterable[str], most: int = 6) -> str:
-    """How many layers, and their names; of very many the first and the last."""
+    """Number and names of layers; of many layers the first and the last."""
     known = list(names)
     head, tail = most - most // 2, most // 2
     shown = known if len(known) <= most else [*known[:head], "...", *known[-tail:]]
@@ -270,13 +269,13 @@ def select_layers(model: nn.Module, layers: Layers) -> list[str]:
 
     Args:
         model: The model, unwrapped.
-        layers: A name; a pattern, in which ``*`` stands for one component of the dotted name and
-            ``**`` for any number; several of these; or a predicate of (name, module). ``""`` is
-            the model itself, ``"*"`` its children. (In :func:`own_parameters` ``"*"`` is every
-            layer with parameters of its own.)
+        layers: A name, a pattern, several of these, or a predicate of (name, module). In a pattern
+            ``*`` matches one component of the dotted name and ``**`` any number of components.
+            ``""`` is the model itself, ``"*"`` its children. (In :func:`own_parameters` ``"*"`` is
+            every layer with its own parameters.)
 
     Raises:
-        UnknownNameError: If a name or pattern matches nothing; lists the nearest names.
+        UnknownNameError: If a name or pattern matches nothing; the message has the nearest names.
     """
     modules = dict(model.named_modules())
     if callable(layers):
@@ -297,7 +296,7 @@ def _matches(kind: str, pattern: str, known: Iterable[str]) -> list[str]:
         return [pattern]
     expression = re.compile(_expression(pattern))
     matched = [name for name in names if name and expression.fullmatch(name)]
-    if not matched and kind == "parameter":  # "*lora*": components are seldom meant
+    if not matched and kind == "parameter":  # "*lora*" rarely means one component
         across = re.compile(_expression(pattern.replace("**", "*").replace("*", "**")))
         matched = [name for name in names if across.fullmatch(name)]
     if not matched:

@@ -1,7 +1,8 @@
-"""Patches of images: which pixels a convolution multiplies, as copies or strided views.
+"""Patches of images: the pixels that a convolution multiplies, as copies or strided views.
 
-Orders of the entries of a patch: *channel-major* like ``conv.weight`` (for covariances), or
-*offset-major*, kernel offset before channel (for products, which need fewer copies that way).
+Entries of a patch have one of two orders. *Channel-major* is the order of ``conv.weight`` (for
+covariances). *Offset-major* has the kernel offset before the channel (products then need fewer
+copies).
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,13 +20,13 @@ from theodolite.errors import DomainError, ShapeError
 
 __all__ = ["PatchGeometry", "per_axis"]
 
-_WIDE = 192  # columns that make a product efficient
+_WIDE = 192  # number of columns from which on a product is efficient
 
 PerAxis = SupportsIndex | Sequence[SupportsIndex]
 
 
 def per_axis(value: PerAxis, count: int) -> tuple[int, ...]:
-    """An option of a convolution as one number per axis, whatever kind of integer it was."""
+    """An option of a convolution as one number per axis, for any kind of integer."""
     numbers = tuple(map(int, value)) if isinstance(value, Sequence) else (int(value),)
     return numbers * count if len(numbers) == 1 else numbers
 
@@ -103,7 +104,7 @@ class PatchGeometry:
         return prod(self.output_size(sizes))
 
     def pad(self, images: Tensor, border: Float[Tensor, " channels"] | None = None) -> Tensor:
-        """Images with their border; ``border`` is what it holds in each channel, else zeros."""
+        """Images with their border of zeros, or of the numbers ``border`` for each channel."""
         widths = [width for p in reversed(self.padding) for width in (p, p)]
         if not any(widths):
             return images
@@ -146,8 +147,8 @@ class PatchGeometry:
     def patch_views(self, images: Tensor, *, examples_inside: bool) -> Tensor:
         """Offset-major patches ``(n, T, D)`` as a view of ``(D, n, T)`` or of ``(n, D, T)``.
 
-        With examples inside, the rows of all examples form one matrix without a further copy; with
-        examples outside, each example's matrix is contiguous.
+        With examples on the inner axis, the rows of all examples form one matrix without a copy.
+        With examples on the outer axis, each example's matrix is contiguous.
         """
         axes = len(self.kernel)
         windows = self._all_windows(self.pad(images))
@@ -167,8 +168,8 @@ class PatchGeometry:
         """For each row of the kernel its patch entries, ``(n, columns * channels, T)``, a view.
 
         Shifts along the second axis are copied, once per column of the kernel. A shift along the
-        first moves by whole lines, which is an offset into the same buffer: a third of the copies
-        for 3x3.
+        first axis moves by whole lines, so it is an offset into the same buffer. For a 3x3 kernel
+        this takes a third of the copies.
         """
         sizes = self.output_size(images.shape[2:])
         windows = self._windows(self.pad(images), 1)  # (n, channels, height, T_1, columns)

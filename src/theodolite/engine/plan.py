@@ -1,8 +1,8 @@
-"""Before anything large is allocated: parameter groups, routes, tiles and the memory they need.
+"""Plans a computation before it allocates memory: parameter groups, routes, tiles, bytes.
 
-Uses of parameters are grouped into parts of a model whose kernel is one contraction. With n
+Uses of parameters are grouped so that the kernel of each group is one contraction. There are n
 examples, c outputs, T positions, C rows and D columns, inputs a (T x D) and output gradients b^i
-(T x C), every route computes ``K[xi, yj] = sum_ts (a_t . a'_s) (b^i_t . b'^j_s)``:
+(T x C). Every route computes ``K[xi, yj] = sum_ts (a_t . a'_s) (b^i_t . b'^j_s)``:
 
 ==========  ============================  =========================================================
 route       formula                       method of ``contract.Contraction``
@@ -15,9 +15,9 @@ gradients   ``J = B^T A``, ``J J'^T``     ``_formed_gradients``: some entries of
                                           its factors and kept instead of them
 ==========  ============================  =========================================================
 
-The route of a group is chosen here, for the first example; longer sequences may turn ``hadamard``
-into ``positions`` later. The cost model counts multiply-adds and bytes moved: on every machine some
-routes are bound by one and some by the other.
+The route of a group is chosen here, for the first example; for longer sequences ``hadamard`` may
+become ``positions`` later. The cost model counts multiply-adds and moved bytes, because on every
+machine some routes are limited by one and some by the other.
 """
 
 from collections import defaultdict
@@ -47,10 +47,10 @@ class ParameterGroup:
     Args:
         parameter: Name of the matrix, table or other tensor.
         kind: How its gradient is kept.
-        uses: Positions of its uses in the list of all uses.
+        uses: Indices of its uses in the list of all uses.
         bias: Name of the bias that is contracted with it, or None.
-        direct: Whether all uses see one tensor that is the parameter, or entries of it times a
-            number; otherwise gradients are pulled back through autograd.
+        direct: Whether all uses have one tensor that is the parameter, or its entries times a
+            number; otherwise autograd converts gradients of the used tensor.
     """
 
     parameter: str
@@ -101,7 +101,7 @@ def _kind(uses: list[Use]) -> Kind:
 def _merge_biases(
     groups: dict[str, ParameterGroup], uses: list[Use], ownership: Ownership
 ) -> list[ParameterGroup]:
-    """Join biases with the matrices of the same calls, where every layer has both or neither."""
+    """Join biases with the matrices of the same calls, if every layer owns both or neither."""
     by_calls = {
         _calls(group, uses): name for name, group in groups.items() if group.kind == "outer"
     }
@@ -123,7 +123,7 @@ def _merge_biases(
 
 
 def dense_groups(uses: list[Use], parameters: Mapping[str, Tensor]) -> list[ParameterGroup]:
-    """Every parameter by itself, its gradients kept as they are; in order of first use."""
+    """Every parameter as a separate group with stored gradients; in order of first use."""
     found: dict[str, list[int]] = defaultdict(list)
     for index, use in enumerate(uses):
         for root in use.origin.roots:
@@ -152,10 +152,10 @@ def _is_bias(group: ParameterGroup, uses: list[Use]) -> bool:
 
 Route = Literal["hadamard", "positions", "gradients"]
 
-# Multiply-adds that run in the time of moving one byte, in float32: 51 TFLOP/s and 4 TB/s on a
-# large GPU, 100 GFLOP/s and 15 GB/s on two CPU cores.
+# Multiply-adds in the time of moving one byte, in float32: 51 TFLOP/s and 4 TB/s on a large GPU,
+# 100 GFLOP/s and 15 GB/s on two CPU cores.
 _PRODUCTS_PER_BYTE = 6.0
-# A product with few columns runs as if it had this many.
+# A product with fewer columns takes as long as one with this many.
 _NARROW = 32
 _FEW_ROWS = 64
 
@@ -167,11 +167,11 @@ class ContractionSizes:
     Args:
         left: Examples on the first side.
         right: Examples on the second side.
-        outputs: Outputs that are kept apart on each side (c for the full kernel, else 1).
-        rows: Rows C of the matrix, times the outputs that are merged.
+        outputs: Number of outputs that stay separate on each side (c for the full kernel, else 1).
+        rows: Rows C of the matrix, times the merged outputs.
         columns: Columns D.
         positions: Positions T.
-        pixels: Numbers per position whose Gram matrix gives that of patches by shifts; 0 if none.
+        pixels: Numbers per position if shifts of their Gram matrix give that of patches; else 0.
         symmetric: Whether both sides are the same, so that half of the products suffice.
         itemsize: Bytes per number.
     """
@@ -188,7 +188,7 @@ class ContractionSizes:
 
     @property
     def pairs(self) -> float:
-        """Pairs of examples that are contracted."""
+        """Number of contracted pairs of examples."""
         return self.left * self.right * (0.5 if self.symmetric else 1.0)
 
 
@@ -198,7 +198,7 @@ def _time(products: float, numbers: float | int, itemsize: int) -> float:
 
 
 def contraction_costs(problem: ContractionSizes) -> dict[Route, float]:
-    """Predicted time of every route that applies, in multiply-adds."""
+    """Predicted time of every possible route, in multiply-adds."""
     p = problem
     c, T, C, D = p.outputs, p.positions, p.rows, p.columns
     examples = p.left if p.symmetric else p.left + p.right
@@ -222,14 +222,14 @@ def contraction_costs(problem: ContractionSizes) -> dict[Route, float]:
 
 
 def pairs_at_once(outputs: int, positions: int) -> bool:
-    """Whether products at all pairs of positions cost less than going through G."""
+    """Whether products at all pairs of positions cost less than products with G."""
     return outputs == 1 or outputs * positions <= _FEW_ROWS
 
 
 def scatter_cost(rows: int, columns: int) -> float:
-    """Predicted time of products of gradients with each other's columns, in float64.
+    """Predicted time of float64 products of gradients with their own columns.
 
-    In multiply-adds of float32, of which two run in the time of one.
+    The unit is a float64 multiply-add, in whose time two float32 multiply-adds run.
     """
     return _time(2.0 * rows * columns**2, 3 * rows * columns, 8)
 
@@ -241,7 +241,7 @@ def choose_route(problem: ContractionSizes) -> Route:
 
 
 _TILE_BYTES = {"cpu": 2**25, "cuda": 2**31}
-_FILLING = 16  # examples that a pass on a GPU has at least, if there are enough free bytes
+_FILLING = 16  # least number of examples of a pass on a GPU, if there is enough memory
 _PASS_BYTES = {"cpu": 2**28, "cuda": 9 * 2**29}
 _KEPT_BYTES = 2**26  # of glibc, see state.raise_trim_threshold
 # Plans of so few bytes do not depend on how much is free, which takes long to find out: they are
@@ -251,21 +251,21 @@ _LITTLE, _SURE = 2**27, 2**30
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """What the user decides, and what tests and benchmarks force.
+    """The user's options, and options that tests and benchmarks force.
 
     Args:
         layers: Which layers, see :func:`theodolite.engine.layers.select_layers`.
         outputs: Which outputs, see :func:`theodolite.engine.readouts.resolve_outputs`.
-        readout: From what the model returns to (n, c).
-        params: Which trainable parameters count.
-        dtype: Dtype of factors and kernels; None for that of the outputs.
-        memory_limit: Bytes that may be used; None for nine tenths of what is free.
+        readout: Function of the model's output that returns (n, c).
+        params: The trainable parameters to include.
+        dtype: Dtype of factors and kernels; None uses that of the outputs.
+        memory_limit: Limit in bytes; None for nine tenths of the free memory.
         batch_size: Examples per forward pass; None to choose.
         check: Whether to compare with plain autograd: some examples, none, or every one.
         tile_bytes: Size of intermediate results; None to choose.
         route: Force one order of contraction.
         stripes: Force the number of stripes of a symmetric kernel.
-        outputs_per_pass: Force the number of outputs that go through one backward pass.
+        outputs_per_pass: Force the number of outputs of one backward pass.
     """
 
     layers: Layers = "*"
@@ -284,7 +284,7 @@ class EngineOptions:
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """How one group is treated.
+    """The plan of one group.
 
     Args:
         group: The group.
@@ -306,14 +306,14 @@ class Plan:
     """Sizes of one computation.
 
     Args:
-        groups: What is kept of every group.
+        groups: The plans of all groups.
         uses: Number of uses of parameters in one forward pass.
         batch_size: Examples per forward pass.
         block: Examples whose factors are kept at a time.
         tile_bytes: Size of intermediate results.
-        predicted_bytes: Predicted peak, beside the model itself.
-        spare_bytes: What the limit leaves beside that.
-        outputs_per_pass: Outputs that go through one backward pass; None to choose.
+        predicted_bytes: Predicted peak of memory, without the model.
+        spare_bytes: Bytes between this peak and the limit.
+        outputs_per_pass: Outputs of one backward pass; None to choose.
     """
 
     groups: list[GroupPlan]
@@ -328,7 +328,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class KernelSizes:
-    """What is to be computed."""
+    """Sizes of the requested kernels."""
 
     left: int
     right: int
@@ -337,8 +337,8 @@ class KernelSizes:
     symmetric: bool
     dtype: torch.dtype
     device: torch.device
-    kernels: int  # kernels that exist at a time
-    held: int = 0  # bytes that are there all the time
+    kernels: int  # number of kernels that exist at a time
+    held: int = 0  # bytes that stay allocated
 
     @property
     def kernel_bytes(self) -> int:
@@ -357,7 +357,7 @@ def make_plan(
     """Choose routes and sizes.
 
     Raises:
-        MemoryLimitError: If even single examples do not fit.
+        MemoryLimitError: If single examples do not fit.
     """
     plans = [_group_plan(group, single_run, ownership, sizes, options) for group in groups]
     kept = sum(plan.numbers for plan in plans) * sizes.dtype.itemsize
@@ -400,19 +400,19 @@ def make_plan(
 def pass_size(
     options: EngineOptions, examples: int, device: torch.device, graph: int, free: int
 ) -> int:
-    """Examples in one pass.
+    """Number of examples in one pass.
 
     Args:
-        options: What the user chose.
+        options: The user's options.
         examples: Number of all examples.
-        device: Where they are run.
-        graph: Bytes that a pass keeps of one example.
-        free: Bytes that all passes may take.
+        device: Device of the passes.
+        graph: Bytes of the graph of one example.
+        free: Bytes for a pass.
     """
     if options.batch_size is not None:
         return min(options.batch_size, examples)
     wanted = _PASS_BYTES.get(device.type, _PASS_BYTES["cpu"])
-    if device.type == "cuda":  # a pass of few long sequences is launched as slowly as one of many
+    if device.type == "cuda":  # launches take as long for few long sequences as for many
         wanted = max(wanted, min(_FILLING * graph, free // 8))
     size = max(1, min(wanted, free // 2) // max(1, graph))
     passes = -(-examples // min(size, examples))
@@ -472,7 +472,7 @@ def _group_plan(
 def _table_plan(
     group: ParameterGroup, structures: Sequence[Structure], ownership: Ownership, sizes: KernelSizes
 ) -> GroupPlan:
-    """Lookups, with or without products of the same table: factors are kept, never gradients."""
+    """Lookups, perhaps with products of the same table: factors are kept, not gradients."""
     c = sizes.outputs
     rows, width = ownership.parameters[group.parameter].shape
     tokens = sum(

@@ -1,7 +1,7 @@
 """Labels per position: next tokens, tags of words, maps of pixels, numbers at every step.
 
-One place says how labels lie beside a model's outputs, which of them count, what a sequence loses
-by them, and where a layer holds the features of a position.
+This module knows how labels are arranged beside the outputs of a model, which of them count, the
+loss of a sequence, and where a layer has the features of a position.
 """
 
 import math
@@ -30,17 +30,17 @@ PositionKind = Literal["classes", "binary", "numbers"]
 
 @dataclass(frozen=True)
 class PositionLabels:
-    """How labels lie beside outputs, position by position.
+    """The arrangement of labels beside outputs, position by position.
 
     Args:
         grid: sizes of the positions: (T,) for tokens, (H, W) for pixels.
-        kind: "classes" for one label among the outputs, "binary" for 0 and 1 beside a single
-            output, "numbers" for as many real numbers as outputs.
-        outputs: numbers that the model gives for a position.
+        kind: "classes" (one label among the outputs), "binary" (0 or 1 beside a single output), or
+            "numbers" (as many real numbers as outputs).
+        outputs: number of outputs at a position.
         last: whether outputs are (n, T, c) or (n, H, W, c); otherwise (n, c, H, W).
-        shift: 1 where the output at a position is about the label of the next one.
+        shift: 1 if the output at a position predicts the label of the next position.
         masked: whether the mask of the batch says which labels count.
-        ignored: the label that does not count; real numbers do not count where they are nan.
+        ignored: the label that does not count; real numbers do not count if they are nan.
 
     Examples:
         >>> batch = Batch((torch.tensor([[5, 7, 9]]),), targets=torch.tensor([[5, 7, 9]]))
@@ -61,12 +61,12 @@ class PositionLabels:
     def of(
         cls, outputs: Tensor, batch: Batch, *, shift: int | None = None
     ) -> "PositionLabels | None":
-        """How they lie, from the shapes; None where there is no label for every position.
+        """The arrangement, from the shapes; None unless there is a label for every position.
 
         Args:
-            outputs: of the model, with one axis or more for positions.
+            outputs: outputs of the model, with one or more axes of positions.
             batch: inputs and targets.
-            shift: see the class; by default 1 where labels are the inputs themselves, as for the
+            shift: see the class; by default 1 if labels are the inputs themselves, as for the
                 causal language models of Hugging Face.
         """
         targets = batch.targets
@@ -102,7 +102,7 @@ class PositionLabels:
         return outputs.flatten(1, -2) if self.last else outputs.flatten(2).transpose(1, 2)
 
     def targets(self, batch: Batch) -> Tensor:
-        """What every position should give, (n, p), or (n, p, c) for numbers."""
+        """The target of every position, (n, p), or (n, p, c) for numbers."""
         given = batch.targets
         if self.kind == "numbers" and given.ndim == len(self.grid) + 2:
             return self.rows(given)
@@ -115,7 +115,7 @@ class PositionLabels:
         return flat
 
     def counted(self, batch: Batch) -> Bool[Tensor, "n p"]:
-        """Which positions count: they have a label, and it is no padding."""
+        """Which positions count: those with a label that are not padding."""
         targets = self.targets(batch)
         known = ~targets.isnan().any(2) if self.kind == "numbers" else targets != self.ignored
         if self.masked and batch.mask is not None:
@@ -124,7 +124,7 @@ class PositionLabels:
         return known
 
     def losses(self, outputs: Tensor, batch: Batch) -> Float[Tensor, "n p"]:
-        """Cross-entropy, or squared error, of every position; zero where it does not count."""
+        """Cross-entropy or squared error of every position; zero if it does not count."""
         targets, counted = self.targets(batch), self.counted(batch)
         if self.kind == "numbers":
             real = targets.to(outputs.dtype).where(counted.unsqueeze(2), 0.0)
@@ -147,7 +147,7 @@ class PositionLabels:
         )
 
     def loss(self, outputs: Tensor, batch: Batch) -> Float[Tensor, " n"]:
-        """Mean loss over the positions of each example that count; 0 where none does."""
+        """Mean loss over the positions of each example that count; 0 if none counts."""
         return self.losses(outputs, batch).sum(1) / self.counted(batch).sum(1).clamp(min=1)
 
 
@@ -161,9 +161,9 @@ def _is_binary(targets: Tensor) -> bool:
 
 
 def labels_are_inputs(batch: Batch) -> bool:
-    """Whether the labels that count are the whole numbers that the model takes, at the same places.
+    """Whether the labels that count are the inputs (whole numbers) at the same places.
 
-    So are they for the causal language models of Hugging Face, which shift them themselves.
+    This is so for the causal language models of Hugging Face, which shift labels themselves.
     """
     targets = batch.targets
     counted = targets != IGNORED
@@ -178,12 +178,12 @@ def labels_are_inputs(batch: Batch) -> bool:
 class AtPositions:
     """A pooling that keeps some positions of every example, side by side: (n, k d).
 
-    Positions are those of ``Batch.positions``, (n, k), counted along the grid of the labels; -1
-    stands for none and gives any numbers. A layer with fewer positions, as inside a U-Net, is read
-    at the one that covers it.
+    ``Batch.positions``, (n, k), has the positions, counted along the grid of the labels; -1 is none
+    and gives arbitrary numbers. If a layer has fewer positions, as inside a U-Net, the position
+    that covers it is read.
 
     Args:
-        grid: sizes of the positions that are counted.
+        grid: sizes of the counted positions.
     """
 
     grid: tuple[int, ...]
