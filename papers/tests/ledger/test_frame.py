@@ -64,6 +64,7 @@ class TestVerdicts:
             ((1, 2), "fails"),  # 102 is far outside the interval of 1 and 2
             ((101.9, 60), "undecided"),  # below 102 on both seeds, inside the noise
             ((102.1, 160), "undecided"),
+            ((102.1, 102.2, 110, 190, 260), "undecided"),  # above 102 on five, inside the noise
             ((60, 101, 101.9, 101, 30), "undecided"),  # five seeds agree, inside the noise
             ((1, 104), "undecided"),
             ((101.9, 110, 110.1, 109.9, 110), "mixed"),  # one seed fails, the mean is clear

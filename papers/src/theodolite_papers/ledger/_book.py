@@ -40,7 +40,7 @@ __all__ = [
 _JUDGED = ("lite", *LARGE)
 VERDICTS = {
     "holds": "on every seed, and the 95 % interval of the deciding number (over seeds, else over "
-    "networks) lies on the claim's side, or five seeds or more agree",
+    "networks) lies on the claim's side; where there is no interval, five seeds or more agree",
     "fails": "on no seed, and that interval excludes the claim",
     "mixed": "clearly holds in some settings and not in others, or on some networks and not on "
     "others; the pass rate says how far that can be generalised",

@@ -227,7 +227,8 @@ def _status(found: Sequence[bool | None], places: Sequence[str], count: int) -> 
         return ONE_SEED
     agree = len(found) >= _SIGN_TEST
     if all(found):
-        return "holds" if agree or (known and set(places) == {"inside"}) else "undecided"
+        clear = set(places) == {"inside"} if known else agree
+        return "holds" if clear else "undecided"
     if not any(found):
         # Agreeing seeds without an interval that excludes the claim are no failure of the paper.
         return "fails" if "outside" in places or (agree and not places) else "undecided"

@@ -214,6 +214,7 @@ STUDY = Study(
             "the cosine of the features is that of the inputs at a small scale, falls with sigma "
             "for inputs of equal norm, and vanishes at a large scale",
             _orthogonal,
+            unit="calculation",  # the expectations in closed form
         ),
     ),
     draw=draw,
