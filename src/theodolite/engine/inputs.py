@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from inspect import Parameter, signature
 from typing import Any
-from warnings import warn
+from warnings import catch_warnings, warn, warn_explicit
 
 import torch
 from torch import Tensor, nn
@@ -130,7 +130,11 @@ def fit_batch(model: nn.Module, few: Batch) -> FittedBatch:
     named = few if convert is None else convert(few)
     with untouched(model), evaluating(model):  # calling code expects the original mode
         try:
-            return FittedBatch(_returned(model, named), convert, notes)
+            with catch_warnings(record=True) as said:  # of a call that fails they mislead
+                returned = _returned(model, named)
+            for one in said:
+                warn_explicit(one.message, one.category, one.filename, one.lineno)
+            return FittedBatch(returned, convert, notes)
         except TheodoliteError:
             raise
         except Exception as error:
