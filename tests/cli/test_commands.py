@@ -28,10 +28,10 @@ def call(*words):
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     rng = np.random.default_rng(0)
-    y = np.arange(45) % 3
-    x = (rng.normal(size=(45, 6)) + 2 * np.eye(6)[y]).astype(np.float32)
+    y = np.arange(60) % 3
+    x = (rng.normal(size=(60, 6)) + 2 * np.eye(6)[y]).astype(np.float32)
     path = tmp_path_factory.mktemp("data") / "toy.npz"
-    np.savez(path, x_train=x, y_train=y, x_test=x[:15], y_test=y[:15])
+    np.savez(path, x_train=x[:45], y_train=y[:45], x_test=x[45:], y_test=y[45:])
     return path
 
 

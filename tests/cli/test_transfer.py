@@ -77,7 +77,9 @@ def test_view_marks_a_ranking_without_a_digest(folder):
     del document["digest"]
     path.write_text(json.dumps(document | {"schema": 1}))
     view = ["view", "out", "--no-open"]
-    assert "\nno digest: the file is of a version" in CliRunner().invoke(app, view).stdout
+    assert (
+        "\nno digest: a version before 0.3 wrote this file" in CliRunner().invoke(app, view).stdout
+    )
     told = json.loads(CliRunner().invoke(app, [*view, "--json"]).stdout)
     assert told["no_digest"] is True
 

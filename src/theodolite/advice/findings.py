@@ -445,12 +445,12 @@ class GroupContrast:
     Args:
         groups: names of the groups.
         layer: layer with the largest difference.
-        value: this difference of mean cosine similarities.
+        value: this difference of alignments (mean inner product over squared mean norm).
         chance: mean and standard deviation for permuted groups; None if not measured.
         beyond: number of layers whose difference is beyond chance.
         layers: number of layers with a chance level.
-        within: mean cosine within groups, for all parameters together.
-        overall: mean cosine over all examples.
+        within: alignment within groups, for all parameters together.
+        overall: alignment over all examples.
     """
 
     groups: Sequence[str]

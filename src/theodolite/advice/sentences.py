@@ -460,7 +460,7 @@ def _groups(finding: GroupContrast) -> Answer:
     names, layer = listed(map(str, finding.groups), most=5), layer_name(finding.layer)
     figures = ("gradient-omega-contrast", "gradient-in-class-omega")
     evidence = (
-        f"mean cosine of per-example gradients: {finding.within:.2g} within and "
+        f"alignment of per-example gradients: {finding.within:.2g} within and "
         f"{finding.overall:.2g} over all groups"
     )
     if finding.chance is None and finding.value > 0:

@@ -72,6 +72,7 @@ from theodolite.engine.state import (
 from theodolite.errors import CaptureError, TheodoliteError, UnknownNameError
 from theodolite.linalg import (
     SetSums,
+    contrast_from_sums,
     mean_over_classes,
     ratio_or_nan,
     target_columns,
@@ -544,14 +545,13 @@ def gradient_alignment(
 
 def alignment_of_sums(sums: LayerSums, zero: str = "nan") -> LayerGradientAlignment:
     """The numbers that follow from the sums of one or several layers."""
-    classes, omega = sums.classes.alignment(zero), sums.overall.alignment(zero)
-    in_class = mean_over_classes(classes)
+    classes = sums.classes.alignment(zero)
     mean_gradient = sums.overall.sum_square.sqrt() / sums.overall.count
     units = sums.units
     return LayerGradientAlignment(
-        omega=omega,
-        in_class=in_class,
-        contrast=in_class - omega,
+        omega=sums.overall.alignment(zero),
+        in_class=mean_over_classes(classes),
+        contrast=contrast_from_sums(sums.classes, sums.overall, zero),
         classes=classes,
         weighted=sums.overall.weighted_alignment(),
         diversity=sums.overall.diversity(),

@@ -99,8 +99,9 @@ FAMILIES: Mapping[str, Family] = {
             headline="feature_omega_contrast",
             heading="feature contrast",
             question="Do features point the same way within a class, more than between classes?",
-            reading="Cosine similarity of features within a class, minus that over all examples."
-            " 0: the direction of the features does not depend on the class.",
+            reading="Mean inner product of features over their squared mean norm: within a class,"
+            " minus that over all examples. 0: the direction of the features does not depend on the"
+            " class.",
         ),
     )
 }

@@ -241,7 +241,7 @@ def _centered_targets(targets: Tensor, centering: Centering) -> Tensor:
 def tangent_alignment(
     kernel: Float[Tensor, "n c n c"], targets: Float[Tensor, "n c"], *, center: bool = True
 ) -> Float[Tensor, ""]:
-    r"""Tangent alignment: does a gradient step on this layer move the outputs along the labels?
+    r"""Tangent alignment: whether a gradient step on this layer moves the outputs along the labels.
 
     .. math:: A = \frac{\tilde y^\top K \tilde y}{\|C_m K C_m\|_F\,\|\tilde y\|^2},
               \qquad C_m = I - \tfrac1m 11^\top, \; \tilde y = C_m\,\mathrm{vec}(Y), \; m = nc
