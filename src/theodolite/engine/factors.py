@@ -47,8 +47,11 @@ __all__ = [
 _HALF = (torch.float16, torch.bfloat16)
 # Multiply-adds in the time of writing and reading an entry of a gradient a few times.
 _PRODUCTS_PER_ENTRY = 32
-# Largest entries whose squares float32 holds with full accuracy, also for much smaller entries.
-_SQUARES_FIT = (1e-12, 1e15)
+# Largest squares beside which float32 holds those of much smaller entries to full accuracy.
+_SQUARES_FIT = (1e-24, 1e30)
+
+
+Rows = slice | list[int] | Int[Tensor, " m"]
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -76,9 +79,13 @@ def squared_row_norms(rows: Float[Tensor, "n c ..."]) -> Float[Tensor, "n c"]:
     flat = rows.flatten(2)
     if flat.device.type != "cpu" or flat.dtype == torch.float64:
         return torch.linalg.vector_norm(flat, dim=2, dtype=torch.float64).square()
+    squares = flat.square().sum(2)
+    most = float(squares.max()) if squares.numel() else 1.0
+    if flat.shape[2] * _SQUARES_FIT[0] < most < _SQUARES_FIT[1]:
+        return squares.double()
     largest = float(flat.abs().max()) if flat.numel() else 0.0
-    if _SQUARES_FIT[0] < largest < _SQUARES_FIT[1] or not 0 < largest < inf:
-        return flat.square().sum(2).double()
+    if not 0 < largest < inf:
+        return squares.double()
     unit = 2.0 ** -round(log2(largest))
     return (flat * unit).square().sum(2).double() / unit**2
 
@@ -113,7 +120,7 @@ class Factors(ABC):
         """Bytes of intermediate results for one example."""
 
     @abstractmethod
-    def __getitem__(self, rows: slice | list[int]) -> "Factors": ...
+    def __getitem__(self, rows: Rows) -> "Factors": ...
 
     @abstractmethod
     def pieces(self) -> list[Float[Tensor, "n c _"]]:
@@ -141,12 +148,14 @@ class Factors(ABC):
             ranges: Consecutive examples, in order and without overlap.
             weights: One number per example and output; None for ones.
         """
-        pieces = self.pieces()
-        members = pieces[0].new_zeros(len(ranges), len(self), self.outputs)
-        for row, rows in zip(members, ranges, strict=True):
-            row[rows] = 1.0 if weights is None else weights[rows].to(row)
-        flat = members.flatten(1)
-        return joined([flat @ piece.flatten(0, 1) for piece in pieces], 1)
+        pieces, found = self.pieces(), []
+        w = pieces[0].new_ones(len(self), self.outputs) if weights is None else weights.to(pieces[0])
+        for some in _equal_ranges(ranges):
+            rows, count = _examples_of(ranges[some]), some.stop - some.start
+            left = w[rows].reshape(count, 1, -1)
+            parts = [torch.bmm(left, p[rows].reshape(count, -1, p.shape[2])) for p in pieces]
+            found.append(joined(parts, 2).squeeze(1))
+        return joined(found, 0)
 
     def spans(self, limit: int) -> Iterator[slice]:
         """Ranges of examples whose intermediate results stay below this number of bytes."""
@@ -191,7 +200,7 @@ class DenseFactors(Factors):
         """Bytes of intermediate results for one example: squares."""
         return self.entries * self.outputs * self._pieces[0].element_size()
 
-    def __getitem__(self, rows: slice | list[int]) -> "DenseFactors":
+    def __getitem__(self, rows: Rows) -> "DenseFactors":
         return DenseFactors(self.names, [piece[rows] for piece in self._pieces], self._shape)
 
     def pieces(self) -> list[Float[Tensor, "n c _"]]:
@@ -291,7 +300,7 @@ class OuterFactors(PositionFactors):
             numbers = T * T * (1 + self.outputs) + self.outputs * T * C
         return (patches + numbers) * wide_dtype(self.output_grads.dtype).itemsize
 
-    def __getitem__(self, rows: slice | list[int]) -> "OuterFactors":
+    def __getitem__(self, rows: Rows) -> "OuterFactors":
         return OuterFactors(
             self.names,
             self.inputs[rows],
@@ -352,8 +361,8 @@ class OuterFactors(PositionFactors):
             return squares * squared_row_norms(b)
         n, c, _, T = b.shape
         with self._products():
-            gram = self.a @ self.a.mT
-            pairs = (b.mT @ b).view(n, c, T, T)
+            gram, flat = torch.bmm(self.a, self.a.mT), b.flatten(0, 1)
+            pairs = torch.bmm(flat.mT, flat).view(n, c, T, T)
         gram = gram.add_(1.0) if self.has_bias else gram
         return pairs.mul_(gram.unsqueeze(1)).sum((2, 3), dtype=torch.float64)
 
@@ -373,8 +382,7 @@ class OuterFactors(PositionFactors):
         matrices = torch.unflatten(sums[:, : C * D], 1, (C, D))
         with exact:
             for some in _equal_ranges(ranges):
-                rows = slice(ranges[some.start].start, ranges[some.stop - 1].stop)
-                shape = some.stop - some.start, -1
+                rows, shape = _examples_of(ranges[some]), (some.stop - some.start, -1)
                 parts = torch.unflatten(b[rows], 0, shape)  # (s, m, C, T)
                 left = parts.transpose(1, 2).flatten(2)
                 right = torch.unflatten(self.a[rows], 0, shape).flatten(1, 2)
@@ -404,6 +412,11 @@ def _equal_ranges(ranges: Sequence[slice]) -> Iterator[slice]:
         if stop == len(ranges) or ranges[stop] != following:
             yield slice(start, stop)
             start = stop
+
+
+def _examples_of(ranges: Sequence[slice]) -> slice:
+    """The examples of ranges that follow each other."""
+    return slice(ranges[0].start, ranges[-1].stop)
 
 
 def forms_gradients(positions: int, rows: int, columns: int) -> bool:
@@ -451,7 +464,7 @@ class LookupFactors(PositionFactors):
         T = self.positions
         return T * T * (1 + self.outputs) * wide_dtype(self.output_grads.dtype).itemsize
 
-    def __getitem__(self, rows: slice | list[int]) -> "LookupFactors":
+    def __getitem__(self, rows: Rows) -> "LookupFactors":
         return LookupFactors(self.names, self.tokens[rows], self.output_grads[rows], self.rows)
 
     def pieces(self) -> list[Float[Tensor, "n c _"]]:
@@ -522,7 +535,7 @@ class MixedFactors(Factors):
         between = 2 * self.outputs * self.lookup.positions * self.outer.positions * size
         return self.outer.working_bytes + self.lookup.working_bytes + between
 
-    def __getitem__(self, rows: slice | list[int]) -> "MixedFactors":
+    def __getitem__(self, rows: Rows) -> "MixedFactors":
         return MixedFactors(self.outer[rows], self.lookup[rows])
 
     def pieces(self) -> list[Float[Tensor, "n c _"]]:
