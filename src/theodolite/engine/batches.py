@@ -64,6 +64,8 @@ class Batch:
     def take(self, indices: slice | Tensor | list[int]) -> "Batch":
         """The examples at these indices, in this order."""
         count = len(self)
+        if isinstance(indices, list):  # once for all tensors
+            indices = torch.tensor(indices, dtype=torch.long)
 
         def pick(leaf: Any) -> Any:
             return _take(leaf, indices) if _counts(leaf) and leaf.size(0) == count else leaf

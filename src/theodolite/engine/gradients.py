@@ -642,14 +642,14 @@ class ClassTally:
         """Norm of the sum over all classes; None if there was none."""
         if self._settled is not None:
             return self._settled[0]
-        return None if self._total is None else _norms(self._total.unsqueeze(0))[0]
+        return None if self._total is None else _norms(self._total, None)
 
     @property
     def scaled_norm(self) -> Float[Tensor, ""] | None:
         """Norm of the sum of scaled class sums; None if there was none."""
         if self._settled is not None:
             return self._settled[1]
-        return None if self._scaled is None else _norms(self._scaled.unsqueeze(0))[0]
+        return None if self._scaled is None else _norms(self._scaled, None)
 
     def shape(self) -> tuple[int, bool]:
         """Entries of the vectors, and whether scaled sums are kept."""
@@ -667,8 +667,8 @@ class ClassTally:
             self._scaled = processes.sum(zeros if self._scaled is None else self._scaled)
 
 
-def _norms(rows: Float[Tensor, "s p"]) -> Float[Tensor, " s"]:
-    return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+def _norms(sums: Float[Tensor, "*s p"], axis: int | None = 1) -> Float[Tensor, "*s"]:
+    return torch.linalg.vector_norm(sums, dim=axis, dtype=torch.float64)
 
 
 def shared_tallies(
@@ -755,12 +755,12 @@ class GradientAccumulation:
 
     def _membership(self) -> Float[Tensor, "layers groups"]:
         """1 if a layer owns a group: it owns all of its parameters, or none."""
-        members = torch.zeros(len(self._layers), len(self._squares), dtype=torch.float64)
-        for index, names in enumerate(self._layers.values()):
-            for group, row in self._rows.items():
-                if group[0] in names:
-                    members[index, row] = 1.0
-        return members
+        rest = [0.0] * (len(self._squares) - len(self._rows))
+        members = [
+            [float(group[0] in names) for group in self._rows] + rest
+            for names in self._layers.values()
+        ]
+        return torch.tensor(members, dtype=torch.float64)
 
     def run(self, data: Batch, batch_size: int) -> None:
         """Process the batches of this process, and check them as the recorder's check requires.
@@ -876,8 +876,8 @@ class GradientAccumulation:
     ) -> None:
         """Compare weighted sums of gradients, and norms of one example, with plain autograd."""
         checked_batch, example_weights = checked
-        rows = checked_batch.rerun_rows
-        single_row = rows[-1]
+        rows, single_row = torch.tensor(checked_batch.rerun_rows), checked_batch.rerun_rows[-1]
+        weights = example_weights[rows].unsqueeze(1)
         wanted: dict[str, Tensor] = {}
         single: dict[str, Tensor] = {}
         for single in part_gradients(self._recorder, checked_batch):  # the last part is one example
@@ -897,7 +897,6 @@ class GradientAccumulation:
         sizes: dict[str, Tensor] = {}
         for own, size in zip(groups, terms, strict=True):
             part = own[rows]  # the weights of all other examples are zero
-            weights = example_weights[rows].unsqueeze(1)
             total = part.weighted_sums([slice(0, len(part))], weights)[0]
             for name, piece in own.unpack(total).items():
                 # The entries of a derived parameter have another order, so lengths are compared.
