@@ -283,9 +283,9 @@ class Comparison:
             device = self._pairs[indices[0]].found.device
             measured = zip(*(self._pairs[index].norms() for index in indices), strict=True)
             gaps, norms, sizes = (
-                torch.stack([part.to(device) for part in column]).double() for column in measured
+                torch.stack([part.to(device) for part in column]) for column in measured
             )
-            shares = _share(gaps, torch.maximum(norms, sizes[:, None])).amax(1)
+            shares = (gaps / torch.maximum(norms, sizes[:, None])).amax(1)
             for index, share, size in zip(indices, shares.tolist(), sizes.tolist(), strict=True):
                 if math.isfinite(share) and _smallest(self._pairs[index].found) < size < math.inf:
                     known[index] = share
@@ -321,8 +321,9 @@ class _Pair:
         return torch.linalg.vector_norm(found - wanted, dim=1), norms
 
     def _rows(self, rows: slice) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
-        parts = (_wide(tensor[rows]) for tensor in (self.found, self.wanted))
-        found, wanted = (part.reshape(len(part), -1) for part in parts)
+        whole = rows == slice(0, len(self.found))
+        parts = (_wide(part if whole else part[rows]) for part in (self.found, self.wanted))
+        found, wanted = (p if p.dim() == 2 else p.reshape(len(p), -1) for p in parts)
         if self.weights is not None:
             wanted = wanted * self.weights[rows, None].to(wanted)
         return found, wanted
@@ -349,9 +350,15 @@ def _wide(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype in _WIDE else tensor.float()
 
 
+_SMALLEST, _SMALLEST_DOUBLE = (
+    1e6 * torch.finfo(dtype).tiny ** 0.5 for dtype in (torch.float32, torch.float64)
+)
+
+
 def _smallest(tensor: Tensor) -> float:
     """The norm above which squares of the dtype do not underflow."""
-    return 1e6 * torch.finfo(torch.promote_types(tensor.dtype, torch.float32)).tiny ** 0.5
+    double = tensor.dtype in (torch.float64, torch.complex128)
+    return _SMALLEST_DOUBLE if double else _SMALLEST
 
 
 def _without_infinities(rows: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
@@ -689,9 +696,9 @@ def compare_gradients(
     with torch.no_grad():
         norms = [torch.linalg.vector_norm(_wide(difference(name))) for name in names]
         gaps = torch.stack(norms).double().cpu() if norms else torch.zeros(0)
-    for index, name in enumerate(names):
+    for index, (name, gap) in enumerate(zip(names, gaps.tolist(), strict=True)):
         total, within = found.get(name), math.isfinite(terms.get(name, 0.0))
-        if total is None or (within and gaps[index].isfinite()):
+        if total is None or (within and math.isfinite(gap)):
             continue
         within = within and bool(total.isfinite().all())
         if not within and name in wanted and wanted[name].isfinite().all():
@@ -815,11 +822,14 @@ def _compare_block(
     _compare_groups(recorder, left, squares)
     u, v = (side.output_weights[side.rerun_rows] for side in (left, right))
     u, v = (u.flatten(), v.flatten()) if mode == "full" else (u[:, 0], v[:, 0])
+    some = next(iter(kernels.values()))
     rows, columns = (
-        torch.tensor(side.rerun_rows, device=u.device) + side.start for side in (left, right)
+        torch.tensor(side.rerun_rows, device=some.device) + side.start for side in (left, right)
     )
     parts = {layer: _entries(kernel, rows, columns, mode) for layer, kernel in kernels.items()}
-    forms = {layer: u @ (part @ v.to(part)).to(u) for layer, part in parts.items()}
+    v = v.to(some)
+    products = torch.stack([part @ v for part in parts.values()]).to(u) @ u
+    forms = dict(zip(parts, products, strict=True))
     compare_forms(
         recorder, forms, wanted, dict(zip(parts, lengths([*parts.values()]), strict=True))
     )
@@ -849,7 +859,7 @@ def compare_forms(
         *((form, wanted.get(x, zero), scales[x]) for x, form in forms.items()), strict=True
     )
     found, expected, sizes = (
-        torch.stack([value.detach().to(zero) for value in column]) for column in columns
+        torch.stack([value.to(zero) for value in column]) for column in columns
     )
     shares = _share((found - expected).abs(), torch.maximum(sizes, expected.abs()))
     wrong = (~(shares <= _BACKWARD * recorder.tolerance)).nonzero().flatten().tolist()
@@ -881,20 +891,24 @@ def with_groups(
         mode: Which pairs of outputs are kept.
         limit: Limit of intermediate results in bytes.
     """
+    if not factors:
+        return checked_batch
     rows = checked_batch.rerun_rows  # the weights of all others are zero
     sets = [weights[rows] for weights in checked_batch.weights_by_output(mode)]
     sums: list[Tensor] = []
-    sizes: list[Tensor] = []
+    squares: list[Tensor] = []
+    indices = torch.tensor(rows)  # once for all
     for own in factors:
-        chosen = own[rows]
+        chosen = own[indices]
         spans = [*chosen.spans(limit)]
         parts = [chosen[span] for span in spans]
         for weights in sets:
             pairs = zip(parts, spans, strict=True)
             found = [part.weighted_sums([slice(0, len(part))], weights[span]) for part, span in pairs]
-            sums.append(torch.cat(found).sum(0))
-        squares = torch.cat([part.squared_norms() for part in parts])
-        sizes.append(sum((squares * weights.square()).sum() for weights in sets).clamp(min=0.0).sqrt())
+            sums.append(sum(found[1:], found[0])[0])
+        squares.append(torch.cat([part.squared_norms() for part in parts]))
+    terms = torch.stack(squares).clamp(min=0.0) * sum(weights.square() for weights in sets)
+    sizes = terms.sum((1, 2)).sqrt()
     norms = torch.linalg.vector_norm(lengths(sums).view(len(factors), len(sets)), dim=1)
     names = [own.names for own in factors]
     return replace(checked_batch, groups=dict(zip(names, zip(norms, sizes), strict=True)))
@@ -952,8 +966,8 @@ def require_range(
         NotFiniteError: If the gradients of an example are not finite, or a kernel exceeds the range
             of its dtype.
     """
-    limits = [torch.stack(torch.aminmax(kernel)) for kernel in kernels.values() if kernel.numel()]
-    largest = torch.stack(limits).double().abs().amax(1).tolist() if limits else []
+    limits = [end for kernel in kernels.values() if kernel.numel() for end in kernel.aminmax()]
+    largest = torch.stack(limits).double().abs().view(-1, 2).amax(1).tolist() if limits else []
     named = [layer for layer, kernel in kernels.items() if kernel.numel()]
     mode = recorder.choice.mode
     for layer, size in zip(named, largest, strict=True):
@@ -1065,9 +1079,10 @@ def require_finite(model: nn.Module, values: Tensor, batch: Batch, examples: Seq
         batch: The examples.
         examples: Indices of the examples in the data.
     """
-    finite = values.detach().reshape(len(values), -1).isfinite().all(1).cpu()
+    finite = values.detach().isfinite()
     if finite.all():
         return
+    finite = finite.reshape(len(values), -1).all(1)
     for name, parameter in model.named_parameters():
         if not parameter.detach().isfinite().all():
             raise NotFiniteError(
@@ -1306,6 +1321,5 @@ def add_gradients(total: dict[str, Tensor], found: Mapping[str, Tensor]) -> None
 
 def as_real(gradient: Tensor) -> Tensor:
     """A gradient as a real dense tensor; a complex entry becomes two numbers."""
-    gradient = gradient.detach()
     dense = gradient.to_dense() if gradient.is_sparse else gradient
     return torch.view_as_real(dense) if dense.is_complex() else dense
