@@ -1,8 +1,8 @@
-"""Processes that measure one thing together: the few collectives that everything else is made of.
+"""Processes that measure together, and the few collective operations that they use.
 
-Every exchange begins by agreeing that no process has failed. A process that fails takes part in one
-such agreement from its error handler, whatever the others are about to exchange, so that all of
-them raise and none waits for an answer that will not come.
+Before every exchange the processes confirm that none has failed. A process that fails takes part in
+one such confirmation from its error handler. So all of them raise, and none waits for an answer
+that will not come.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,18 +24,18 @@ from theodolite.errors import (
 
 __all__ = ["ALONE", "Group", "Processes", "alike"]
 
-Group = Any  # "auto", None or a torch.distributed.ProcessGroup, a class that may be absent
+Group = Any  # "auto", None or a torch.distributed.ProcessGroup, a class that may not exist
 
-# Failures that callers handle: they arrive at the other processes as what they are.
+# Errors that callers handle; the other processes raise the same class.
 _HANDLED: tuple[type[TheodoliteError], ...] = (CaptureError, MemoryLimitError, NotFiniteError)
-_ROUNDING = 1e-9  # of a norm: sums may be taken in another order on another device
+_ROUNDING = 1e-9  # relative; another device may add sums in another order
 
 
 class Processes:
     """A group of processes, seen from one of them; a single process exchanges nothing.
 
     Args:
-        group: of ``torch.distributed``; None for this process alone.
+        group: a group of ``torch.distributed``; None for this process alone.
     """
 
     def __init__(self, group: Group = None) -> None:
@@ -49,14 +49,14 @@ class Processes:
 
     @classmethod
     def of(cls, group: Group = "auto") -> "Processes":
-        """The processes that a user means.
+        """The processes that the user's argument names.
 
         Args:
-            group: ``"auto"`` for all of them where a process group is initialised, None for this
-                process alone, or a group that it belongs to.
+            group: ``"auto"`` for all processes if a process group is initialised, None for this
+                process alone, or a group that contains it.
 
         Raises:
-            DomainError: If this process is not in the group, or the group is none.
+            DomainError: If this process is not in the group, or it is not a group.
         """
         if isinstance(group, str) and group != "auto":
             raise DomainError(
@@ -75,17 +75,17 @@ class Processes:
         return cls(found) if distributed.get_world_size(found) > 1 else ALONE
 
     def part(self, count: int, rank: int | None = None) -> slice:
-        """The consecutive items out of so many that a process, by default this one, works on."""
+        """The consecutive items that a process, by default this one, works on."""
         which = self.rank if rank is None else rank
         return slice(count * which // self.size, count * (which + 1) // self.size)
 
     def owner(self, index: int) -> int:
-        """The process that looks after the item of this number."""
+        """The process that owns the item of this number."""
         return index % self.size
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Leave a block together: all succeed, or all raise the error of the first that failed."""
+        """Leave a block together: all succeed, or all raise the error of the first failure."""
         if self.alone:
             yield
             return
@@ -105,7 +105,7 @@ class Processes:
         return self._gathered(value)
 
     def sum(self, tensor: Tensor, to: int | None = None) -> Tensor:
-        """Sum of everybody's tensors, of one shape and dtype, everywhere or at one process."""
+        """Sum of the tensors of all processes, equal in shape and dtype, in all or one process."""
         if self.alone:
             return tensor
         self._agree(None)
@@ -119,12 +119,12 @@ class Processes:
         return total.to(tensor.device)
 
     def collect(self, tensor: Tensor, to: int) -> list[Tensor]:
-        """Everybody's tensors, of any shape, at one process in order of rank; empty elsewhere."""
+        """Tensors of all processes, of any shape, at one process in order of rank."""
         if self.alone:
             return [tensor]
         shapes = self.gather((tuple(tensor.shape), tensor.dtype))
         sizes = [torch.Size(shape).numel() * dtype.itemsize for shape, dtype in shapes]
-        # Bytes, because backends do not send every dtype, and of one length, which they require.
+        # Backends need equal lengths and do not send every dtype, so bytes are sent.
         sent = torch.zeros(max(sizes), dtype=torch.uint8, device=self._device)
         flat = tensor.detach().contiguous().flatten()
         sent[: sizes[self.rank]] = flat.view(torch.uint8).to(self._device)
@@ -140,7 +140,7 @@ class Processes:
         ]
 
     def spread(self, value: Any, source: int = 0) -> Any:
-        """The object of one process, everywhere; the others' are ignored."""
+        """The object of one process, in every process; the objects of others are ignored."""
         if self.alone:
             return value
         self._agree(None)
@@ -155,7 +155,7 @@ class Processes:
         return held[0]
 
     def share_failure(self, error: Exception | None) -> None:
-        """All raise the error of the first process, where it has one; the others pass None."""
+        """All raise the error of the first process, if it has one; the others pass None."""
         if self.alone:
             if error is not None:
                 raise error
@@ -176,7 +176,7 @@ class Processes:
         raise error
 
     def _agree(self, error: Exception | None) -> None:
-        """Take part in the agreement that precedes every exchange; raise if somebody failed."""
+        """Take part in the confirmation before every exchange; raise if a process failed."""
         flag = torch.tensor([int(error is not None)], device=self._device)
         distributed = torch.distributed
         largest = distributed.ReduceOp.MAX
@@ -186,7 +186,7 @@ class Processes:
         own = None if error is None else _described(error)
         failures = self._gathered(own)
         rank, first = next(item for item in enumerate(failures) if item[1] is not None)
-        if error is not None and own == first:  # its own, or one that several processes share
+        if error is not None and own == first:  # its own error, or one that several share
             self._agreed = error
             raise error
         kind, unexpected, text = first
@@ -202,7 +202,7 @@ class Processes:
         return found
 
     def _run(self, exchange: Callable[[], Any]) -> None:
-        """An exchange; one that breaks is no failure of ours to report to the others."""
+        """Make an exchange; a broken exchange is not reported to the others."""
         try:
             exchange()
         except RuntimeError as error:
@@ -214,7 +214,7 @@ class Processes:
             raise self._agreed from error
 
     def _is_agreed(self, error: BaseException | None) -> bool:
-        """Whether everybody knows of this failure, or of the one that it was raised from."""
+        """Whether all processes know of this error, or of its cause."""
         while error is not None:
             if error is self._agreed:
                 return True
@@ -229,7 +229,7 @@ class Processes:
 
 
 def _described(error: Exception) -> tuple[type[TheodoliteError], bool, str]:
-    """What the other processes raise, whether the error is not ours, and what it says."""
+    """The error that other processes raise, whether it is unexpected, and its message."""
     kind = next((kind for kind in _HANDLED if isinstance(error, kind)), ProcessError)
     return kind, not isinstance(error, TheodoliteError), f"{type(error).__name__}: {error}"
 
@@ -239,10 +239,11 @@ ALONE = Processes()
 
 @contextmanager
 def alike(model: nn.Module, processes: Processes) -> Iterator[None]:
-    """Require equal weights everywhere, and run a block with the buffers of the first process.
+    """Require equal weights in all processes; run a block with the buffers of the first process.
 
-    Running statistics of batch norm differ between the replicas of data-parallel training; a
-    measurement takes those of the first process, which is the one that saves checkpoints. Own
+    Running statistics of batch norm differ between the replicas of data-parallel training. A
+    measurement uses those of the first process, which also saves checkpoints. Afterwards each
+    process gets its own buffers back.
     buffers are put back.
 
     Raises:
@@ -284,7 +285,7 @@ def _require_equal(model: nn.Module, processes: Processes) -> None:
 
 
 def _fingerprint(value: Tensor) -> tuple[tuple[int, ...], float, float]:
-    """Shape, norm, and a sum that notices an exchange of entries."""
+    """Shape, norm, and a sum that changes if entries are exchanged."""
     wide = value.detach().double().flatten()
     return tuple(value.shape), float(wide.norm()), float(wide[::2].sum() - wide[1::2].sum())
 
@@ -294,5 +295,5 @@ def _same(
 ) -> bool:
     pairs = zip(own[1:], first[1:], strict=True)
     near = (abs(mine - theirs) <= _ROUNDING * first[1] for mine, theirs in pairs)
-    diverged = isnan(first[1]) and isnan(own[1])  # the measures have better words for it
+    diverged = isnan(first[1]) and isnan(own[1])  # the measures report this better
     return own[0] == first[0] and (diverged or all(near))

@@ -1,4 +1,4 @@
-"""Checks of what users pass in: each raises an error that names the argument and what to do.
+"""Checks of the user's arguments: each error names the argument and says what to do.
 
 Arguments are passed by keyword, so that the message can use the caller's own name for them:
 ``require_finite(features=features, targets=targets)``.
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-_MOST_CLASSES = 2**17  # that labels may name without saying how many there are: a large vocabulary
+_MOST_CLASSES = 2**17  # labels may go up to a large vocabulary without num_classes
 
 
 def _shape(tensor: Tensor) -> str:
@@ -39,7 +39,7 @@ def _shape(tensor: Tensor) -> str:
 
 
 def require_axes(count: int, **tensors: Tensor) -> None:
-    """Each tensor has exactly ``count`` axes."""
+    """Check that each tensor has exactly ``count`` axes."""
     for name, tensor in tensors.items():
         if tensor.ndim != count:
             raise ShapeError(
@@ -49,14 +49,14 @@ def require_axes(count: int, **tensors: Tensor) -> None:
 
 
 def require_nonempty(**tensors: Tensor) -> None:
-    """No axis of any tensor has length 0."""
+    """Check that no axis of any tensor has length 0."""
     for name, tensor in tensors.items():
         if tensor.numel() == 0:
             raise ShapeError(f"{name}: expected at least one entry, got shape {_shape(tensor)}")
 
 
 def require_same_length(**tensors: Tensor) -> None:
-    """All tensors have the same number of examples (length of axis 0)."""
+    """Check that all tensors have the same number of examples (length of axis 0)."""
     for name, tensor in tensors.items():
         if tensor.ndim == 0:
             raise ShapeError(f"{name}: expected one row per example, got a single number")
@@ -67,21 +67,21 @@ def require_same_length(**tensors: Tensor) -> None:
 
 
 def require_same_shape(**tensors: Tensor) -> None:
-    """All tensors have the same shape."""
+    """Check that all tensors have the same shape."""
     if len({tensor.shape for tensor in tensors.values()}) > 1:
         listed = ", ".join(f"{name} is {_shape(tensor)}" for name, tensor in tensors.items())
         raise ShapeError(f"expected equal shapes, but {listed}")
 
 
 def require_square(**tensors: Tensor) -> None:
-    """Each tensor is a non-empty square matrix."""
+    """Check that each tensor is a non-empty square matrix."""
     for name, tensor in tensors.items():
         if tensor.ndim != 2 or tensor.shape[0] != tensor.shape[1] or len(tensor) == 0:
             raise ShapeError(f"{name}: expected a square matrix, got shape {_shape(tensor)}")
 
 
 def require_finite(**tensors: Tensor) -> None:
-    """No NaN and no infinity. One pass over the data; a second only to find the culprit."""
+    """Check for NaN and infinity in one pass; a second pass only finds the entry."""
     for name, tensor in tensors.items():
         values = tensor.detach()
         if not values.is_floating_point() or torch.linalg.vector_norm(values).isfinite():
@@ -97,7 +97,7 @@ def require_finite(**tensors: Tensor) -> None:
 
 
 def require_nonnegative(**tensors: Tensor) -> None:
-    """No NaN, no infinity and no entry below 0."""
+    """Check for NaN, infinity and negative entries."""
     require_finite(**tensors)
     for name, tensor in tensors.items():
         negative = tensor.detach() < 0
@@ -110,12 +110,12 @@ def require_nonnegative(**tensors: Tensor) -> None:
 
 
 def symmetry_tolerance(dtype: torch.dtype) -> float:
-    """Relative asymmetry that rounding explains for matrices that came in this dtype."""
+    """Relative asymmetry that rounding can cause for matrices of this original dtype."""
     return max(1e-8, 8 * torch.finfo(dtype).eps)
 
 
 def require_symmetric(**tensors: Tensor) -> None:
-    """Each tensor is square, finite and symmetric up to the rounding of its dtype."""
+    """Check that each tensor is square, finite, and symmetric up to rounding of its dtype."""
     require_square(**tensors)
     require_finite(**tensors)
     for name, tensor in tensors.items():
@@ -130,13 +130,13 @@ def require_symmetric(**tensors: Tensor) -> None:
 
 
 def require_labels(labels: Tensor, num_classes: int | None = None, name: str = "labels") -> int:
-    """Integer class labels, one per example, all in ``0 .. num_classes - 1``.
+    """Check for integer class labels, one per example, all in ``0 .. num_classes - 1``.
 
-    Numbers far beyond the number of examples (hashes, identities) are refused unless
-    ``num_classes`` says that they are meant: work and memory grow with the largest label.
+    Labels far beyond the number of examples (hashes, ids) are refused unless ``num_classes`` allows
+    them, because work and memory grow with the largest label.
 
     Returns:
-        The number of classes: the one given, or one more than the largest label.
+        The number of classes: ``num_classes``, or one more than the largest label.
     """
     require_axes(1, **{name: labels})
     require_nonempty(**{name: labels})
@@ -163,7 +163,7 @@ def require_labels(labels: Tensor, num_classes: int | None = None, name: str = "
 def require_between(
     low: float, high: float, *, open_low: bool = False, open_high: bool = False, **values: float
 ) -> None:
-    """Each number lies in the interval; an end is included unless it is declared open."""
+    """Check that each number is in the interval; ends are included unless declared open."""
     for name, value in values.items():
         above = value > low if open_low else value >= low
         below = value < high if open_high else value <= high
@@ -175,19 +175,19 @@ def require_between(
 
 
 def require_positive(**values: float) -> None:
-    """Each number is finite and greater than 0."""
+    """Check that each number is finite and greater than 0."""
     require_between(0.0, float("inf"), open_low=True, open_high=True, **values)
 
 
 def require_count(minimum: int, **values: int) -> None:
-    """Each number is an integer of at least ``minimum``."""
+    """Check that each number is an integer of at least ``minimum``."""
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
             raise DomainError(f"{name}: expected an integer of at least {minimum}, got {value!r}")
 
 
 def require_choice(options: Sequence[str | None], **values: str | None) -> None:
-    """Each value is one of a closed vocabulary."""
+    """Check that each value is one of the allowed values."""
     for name, value in values.items():
         if value not in options:
             listed = ", ".join(repr(option) for option in options)
@@ -199,7 +199,7 @@ _UNITS |= {f"{unit}I": 1024**power for power, unit in enumerate("KMGT", start=1)
 
 
 def size_in_bytes(size: int | float | str | None, name: str = "memory_limit") -> int | None:
-    """``4GB``, ``512MiB`` or a number, as bytes; None stays None.
+    """Convert ``4GB``, ``512MiB`` or a number into bytes; None stays None.
 
     Raises:
         DomainError: If it is none of these, or not positive.

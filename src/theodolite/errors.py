@@ -1,6 +1,6 @@
-"""What this library raises: one base class, each error also a builtin that callers expect.
+"""The errors of this library: one base class; each is also a builtin error that callers expect.
 
-Every message says what was expected, what came, and what to do.
+Every message says what was expected, what was passed, and what to do.
 """
 
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ __all__ = [
 
 
 class TheodoliteError(Exception):
-    """Base of all errors raised on purpose by this library."""
+    """Base class of all errors that this library raises on purpose."""
 
 
 class ShapeError(TheodoliteError, ValueError):
@@ -38,7 +38,7 @@ class DomainError(TheodoliteError, ValueError):
 
 
 class NotFiniteError(DomainError):
-    """Numbers are NaN or infinite: a run has diverged, or something has overflowed."""
+    """Numbers are NaN or infinite: a run has diverged, or a number has overflowed."""
 
 
 class DtypeError(TheodoliteError, TypeError, ValueError):
@@ -46,11 +46,11 @@ class DtypeError(TheodoliteError, TypeError, ValueError):
 
 
 class CaptureError(TheodoliteError, RuntimeError):
-    """A model does something that capture cannot follow, or a check of what it saw failed."""
+    """The engine cannot follow the model, or a check of its result failed."""
 
 
 class DataError(TheodoliteError, ValueError):
-    """A data set is missing, damaged or malformed; the message says what to put where."""
+    """A data set is missing, damaged or malformed; the message says which file to put where."""
 
 
 class MemoryLimitError(TheodoliteError, MemoryError):
@@ -58,17 +58,17 @@ class MemoryLimitError(TheodoliteError, MemoryError):
 
 
 class ProcessError(TheodoliteError, RuntimeError):
-    """Another process that measures the same thing has failed, or takes no part.
+    """Another process of the same measurement has failed, or does not take part.
 
     Attributes:
-        unexpected: whether what it failed with is no error of this library.
+        unexpected: whether its error is not an error of this library.
     """
 
     unexpected = False
 
 
 class RecordError(TheodoliteError, ValueError):
-    """A record on disk is damaged, foreign, or written by a newer version."""
+    """A record on disk is damaged, from another program, or from a newer version."""
 
 
 class WriteError(TheodoliteError, OSError):
@@ -80,7 +80,7 @@ class UnwrittenWarning(UserWarning):
 
 
 class StudyError(TheodoliteError, RuntimeError):
-    """Runs of a study or sweep failed; what succeeded is on disk, and running again resumes."""
+    """Runs of a study or sweep failed; finished runs are on disk, and running again resumes."""
 
 
 class TrackingError(TheodoliteError, ConnectionError):
@@ -88,7 +88,7 @@ class TrackingError(TheodoliteError, ConnectionError):
 
 
 class UnknownNameError(TheodoliteError, LookupError):
-    """A name that does not exist; the message lists the nearest ones that do, then the hint."""
+    """A name that does not exist; the message has the nearest existing names, then a hint."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
         names = list(known)

@@ -1,4 +1,4 @@
-"""``python -m theodolite.cli``, for where the command is not installed."""
+"""``python -m theodolite.cli``, for environments without the installed command."""
 
 from theodolite.cli.app import main
 

@@ -77,7 +77,7 @@ app.command("view", short_help="Show the report of saved runs.")(view)
 
 
 def _add_commands() -> None:
-    """Add the commands of installed packages, and for each missing one its answer."""
+    """Add the commands of installed packages, and a message for each missing one."""
     found = {entry.name: entry for entry in entry_points(group=_GROUP)}
     for name, help_text in _LABORATORY.items():
         if name not in found:

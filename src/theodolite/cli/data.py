@@ -1,4 +1,4 @@
-"""Load what DATA names on the command line, and check that the model accepts it."""
+"""Load the data that DATA names on the command line, and check that the model accepts them."""
 
 import inspect
 from collections.abc import Collection
@@ -35,22 +35,22 @@ __all__ = [
     "resolve_device",
 ]
 
-_TRIAL = 3  # examples; two could be taken for two classes or two positions
+_TRIAL = 3  # examples; two examples could be confused with two classes or two positions
 _TARGETS = "y"
 _TRUTH_FORMS = "FILE.npy, FILE.npz, FILE.npz:KEY, or a KEY of DATA where that is an .npz file"
 
 
 @dataclass(frozen=True)
 class DataSource:
-    """Which examples to measure on.
+    """The examples to measure.
 
     Args:
-        word: see :func:`theodolite.data.load_data`.
+        word: a name or path, see :func:`theodolite.data.load_data`.
         split: "train" or "test".
         scale: one of ``theodolite.data.SCALINGS``, "none", or "auto": pixels to [0, 1].
         flat: whether every example becomes one vector.
-        as_is: whether the axes of an .npz file stay; else (n, h, w) and (n, h, w, c) are images.
-        seed: of generated data and random splits.
+        as_is: whether to keep the axes of an .npz file; else (n, h, w) and (n, h, w, c) are images.
+        seed: seed of generated data and random splits.
     """
 
     word: str
@@ -63,7 +63,7 @@ class DataSource:
 
 @dataclass(frozen=True)
 class Examples:
-    """Inputs and targets of one split, and what is known about them."""
+    """Inputs and targets of one split, and facts about them."""
 
     name: str
     split: str
@@ -72,11 +72,11 @@ class Examples:
 
 
 def load_examples(source: DataSource, model: nn.Module) -> Examples:
-    """Read, scale and flatten one split; inputs by name stay as they are.
+    """Read, scale and flatten one split; named inputs are not changed.
 
     Raises:
         DataError: If the data cannot be read.
-        CommandError: If an option is not one of its choices, or does not go with the data.
+        CommandError: If an option is not one of its choices, or does not fit the data.
     """
     if source.split not in ("train", "test"):
         raise CommandError(f"--split: expected train or test, got {source.split!r}")
@@ -130,7 +130,7 @@ def resolve_device(name: str | None) -> torch.device:
     """The device of this name; without a name, the GPU if there is one.
 
     Raises:
-        CommandError: If there is no such device here.
+        CommandError: If this machine has no such device.
     """
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -146,7 +146,7 @@ def resolve_device(name: str | None) -> torch.device:
 
 
 def in_precision_of(model: nn.Module, examples: Examples) -> Examples:
-    """Real inputs in the dtype of the model's weights: NumPy makes float64 of almost everything."""
+    """Real inputs in the dtype of the model's weights; NumPy files are mostly float64."""
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
 
     def cast(values: Any) -> Any:
@@ -172,7 +172,7 @@ def require_fit(model: nn.Module, examples: Examples, readout: str | None) -> No
         outputs = read_outputs(output, batch, resolve_readout(readout))
     except TheodoliteError:
         raise
-    except Exception as error:  # whatever the user's model raises
+    except Exception as error:  # the user's model may raise any error
         text = " ".join(str(error).split())[:200]
         raise CommandError(
             f"the model does not accept the data: {_described(batch)}; it raises "
@@ -213,7 +213,7 @@ def _require_labels(examples: Examples, outputs: int) -> None:
 
 @dataclass(frozen=True)
 class NamedInputs:
-    """Inputs of one split by the name of the argument that takes them, and targets."""
+    """Inputs of one split by the name of their argument, and targets."""
 
     inputs: dict[str, Tensor]
     targets: Tensor
@@ -221,7 +221,7 @@ class NamedInputs:
 
 @dataclass(frozen=True)
 class _Arguments:
-    """What ``forward`` takes: all names, those without a default, and whether others may come."""
+    """Arguments of ``forward``: all names, names without a default, and whether it takes others."""
 
     known: tuple[str, ...]
     required: tuple[str, ...]
@@ -231,7 +231,7 @@ class _Arguments:
     def of(cls, model: nn.Module) -> "_Arguments":
         try:
             parameters = list(inspect.signature(model.forward).parameters.values())
-        except (TypeError, ValueError):  # compiled from elsewhere
+        except (TypeError, ValueError):  # a compiled function
             return cls((), (), True)
         kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         named = [p for p in parameters if p.kind in kinds]
@@ -240,7 +240,7 @@ class _Arguments:
         return cls(tuple(p.name for p in named), required, others)
 
     def given(self, keys: Collection[str], split: str) -> list[str]:
-        """Arguments that the arrays of a split are for; none if there are only x and y."""
+        """Arguments that have arrays in a split; none if there are only x and y."""
         ends = f"_{split}"
         found = [name for name in self.known if name != _TARGETS and name + ends in keys]
         if not found and self.others and f"x{ends}" not in keys:
@@ -249,7 +249,7 @@ class _Arguments:
         return [] if found == ["x"] else found
 
     def form(self, split: str) -> str:
-        """The arrays that a file should have."""
+        """The required arrays of a file."""
         arrays = [f"{name}_{split}" for name in (*self.required, _TARGETS)]
         return f"an .npz file with {', '.join(arrays[:-1])} and {arrays[-1]}"
 
@@ -258,11 +258,11 @@ def load_named_inputs(model: nn.Module, word: str, split: str) -> NamedInputs | 
     """Inputs by name, unchanged; None if the model has one input.
 
     Arrays are ``NAME_train`` and ``NAME_test`` for the arguments NAME of ``forward``, beside the
-    targets ``y_train`` and ``y_test``. Those of the split that is measured must be there.
+    targets ``y_train`` and ``y_test``. The file must have the arrays of the measured split.
 
     Raises:
-        CommandError: If the model takes several inputs and the data are not given like this.
-        DataError: If the file is damaged, or its arrays do not go together.
+        CommandError: If the model takes several inputs and the file has other arrays.
+        DataError: If the file is damaged, or its arrays do not match.
     """
     arguments = _Arguments.of(model)
     file = Path(word)
@@ -306,7 +306,7 @@ def _require_single(arguments: _Arguments, found: str, split: str) -> None:
 
 
 def _require_split(arguments: _Arguments, keys: Collection[str], split: str, found: str) -> None:
-    """The file is not one with named inputs of the other split only."""
+    """Refuse a file that has named inputs of the other split only."""
     other = "train" if split == "test" else "test"
     names = arguments.given(keys, other)
     if names and f"x_{split}" not in keys:
@@ -346,11 +346,11 @@ def load_truth(word: str, data: DataSource, examples: Examples) -> Tensor:
     Args:
         word: ``FILE.npy``, ``FILE.npz`` (its y_train or y_test), ``FILE.npz:KEY``, or the key of
             an array in the data's own file.
-        data: what DATA stands for.
-        examples: of the split that is measured.
+        data: the data set of DATA.
+        examples: examples of the measured split.
 
     Raises:
-        CommandError: If there is no such array, or it does not go with the examples.
+        CommandError: If there is no such array, or it does not fit the examples.
     """
     path, key = _place(word, data)
     labels = _array(path, key)
@@ -370,7 +370,7 @@ def load_truth(word: str, data: DataSource, examples: Examples) -> Tensor:
 
 
 def _place(word: str, data: DataSource) -> tuple[Path, str | None]:
-    """The file, and the array in it; None for a file of one array."""
+    """The file and the name of the array in it; None for a file with one array."""
     if word.endswith(".npy"):
         return Path(word), None
     if word.endswith(".npz"):
@@ -394,7 +394,7 @@ def _array(path: Path, key: str | None) -> np.ndarray:
             if key in found:
                 return np.asarray(found[key])
             known = ", ".join(found.files) or "none"
-    except Exception as error:  # a damaged file fails in a dozen ways inside NumPy
+    except Exception as error:  # NumPy raises many kinds of errors for damaged files
         raise CommandError(
             f"--truth: {path} cannot be read as plain numbers ({type(error).__name__}); write it "
             "again with np.save or np.savez"

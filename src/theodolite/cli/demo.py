@@ -73,7 +73,7 @@ def _document(story: "Story", folder: Path) -> dict[str, Any]:
 
 
 _NAMES = {"true labels": "MLP, true labels", "random labels": "MLP, random labels"}
-_SHOWN = ("true labels", "random labels")  # whose tables are printed
+_SHOWN = ("true labels", "random labels")  # networks whose tables are printed
 
 
 def _print(story: "Story", folder: Path, seconds: float) -> None:

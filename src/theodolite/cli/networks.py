@@ -21,7 +21,7 @@ from theodolite.sweeps import Report
 
 __all__ = ["Watched", "watch_network"]
 
-# More than a monitor takes by default: here the networks are small and the pictures are the point.
+# More examples than a monitor uses by default: the networks are small, and pictures need them.
 _SIZES = {
     "representation": 500,
     "covariance": 500,
@@ -36,12 +36,12 @@ Examples = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Watched:
-    """A network that was trained.
+    """A trained network.
 
     Args:
-        histories: by name; on training examples with the labels that the network was trained on.
-        accuracies: on its training set (own labels) and on the test set.
-        sizes: of the training set and of the test set.
+        histories: histories by name, on training examples with their training labels.
+        accuracies: accuracies on its training set (training labels) and on the test set.
+        sizes: sizes of the training set and of the test set.
     """
 
     histories: Mapping[str, History]
@@ -54,8 +54,8 @@ def watch_network(name: str, settings: StorySettings, report: Report) -> Watched
 
     Args:
         name: one of ``NETWORKS``.
-        settings: how large.
-        report: called with (fraction done, what is being done).
+        settings: sizes of the demo.
+        report: called with (finished share, text).
     """
     seed = settings.seed
     data = scaled(digits(generator=torch.Generator().manual_seed(seed)), "unit_interval")
@@ -107,7 +107,7 @@ def _convolutional() -> dict[str, nn.Module]:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """The matrices are small: a second thread per operation only waits for the first."""
+    """Use one thread per operation, because a second thread does not help with small matrices."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -132,7 +132,7 @@ def _monitor(
         probe,
         held_out=held_out,
         truth=truth,
-        every=settings.measured_steps()[:-1],  # the last one is measured when a monitor is closed
+        every=settings.measured_steps()[:-1],  # closing the monitor measures the last step
         cadence={"curves": 2},
         families=tuple(FAMILIES),
         sizes=_SIZES,
@@ -152,7 +152,8 @@ def _train(
 ) -> None:
     """Adam on small batches: fits random labels within the given steps.
 
-    As a function: the first optimizer of a process imports ``torch._dynamo``, which takes a second.
+    It is written out, because the first optimizer of a process imports ``torch._dynamo``, which
+    takes a second.
     """
     inputs, labels = data
     generator = torch.Generator().manual_seed(settings.seed)

@@ -29,14 +29,14 @@ _SEEN = 5.0  # standard deviations above chance
 
 @dataclass(frozen=True)
 class StorySettings:
-    """How large the demo is.
+    """Sizes of the demo.
 
     Args:
         steps: training steps of each network.
-        examples: that it is trained on.
-        width: of the hidden layers of the dense network.
-        moments: how often the networks are measured between the first and the last step.
-        seed: of split, labels, weights and batches.
+        examples: number of training examples.
+        width: width of the hidden layers of the MLP.
+        moments: number of measurements between the first and the last step.
+        seed: seed of split, labels, weights and batches.
     """
 
     steps: int = 250
@@ -46,14 +46,14 @@ class StorySettings:
     seed: int = 0
 
     def measured_steps(self) -> list[int]:
-        """Before the first step, after the last, and denser early on."""
+        """Measured steps: the first, the last, and between them more at the start."""
         spaced = np.geomspace(1, self.steps, self.moments).round().astype(int)
         return sorted({0, self.steps, *spaced.tolist()})
 
 
 @dataclass(frozen=True)
 class Check:
-    """One sentence about the numbers, whether it holds, and the numbers."""
+    """A sentence about the numbers, whether it is true, and the numbers."""
 
     text: str
     holds: bool
@@ -65,11 +65,11 @@ class Story:
     """Results of the demo.
 
     Args:
-        histories: by name; on training examples with the labels that the network was trained on.
-        accuracies: of each network, on its training set (own labels) and on the test set.
-        sizes: training examples and test examples.
-        checks: what to notice in the numbers, and whether it is there.
-        reports: the page of the dense networks, and that of the CNN; one page would be large.
+        histories: histories by name, on training examples with their training labels.
+        accuracies: accuracies of each network on its training set (training labels) and test set.
+        sizes: numbers of training examples and test examples.
+        checks: what to notice in the numbers, and whether it is true in this run.
+        reports: the page of the MLPs, and the page of the CNN; one page would be large.
     """
 
     histories: Mapping[str, History]
@@ -82,14 +82,14 @@ class Story:
 def tell_story(
     settings: StorySettings, folder: Path, show: Report, *, workers: int | None = None
 ) -> Story:
-    """Train three networks with monitors on, save their histories, check and draw them.
+    """Train and watch three networks; save, check and draw their histories.
 
     Args:
-        settings: how large.
-        folder: for one record per history, and the reports.
-        show: called with (fraction done, what is being done).
-        workers: processes that train; 1 trains in this process, None uses one per core. The
-            numbers are the same.
+        settings: sizes of the demo.
+        folder: folder for one record per history, and for the reports.
+        show: called with (finished share, text).
+        workers: number of processes; 1 trains in this process, None uses one per core. The numbers
+            are the same.
 
     Raises:
         StudyError: If a network could not be trained or measured.
@@ -100,7 +100,7 @@ def tell_story(
         watched[name] = outcome
         for called, history in outcome.histories.items():
             history.save(folder / called.replace(", ", "-").replace(" ", "-").lower())
-        if name == CNN:  # now, since others may still be in training
+        if name == CNN:  # write its page while others are still in training
             history.to_html(folder / "cnn.html", title="Digits: a small CNN")
 
     show(0.0, "starting")
@@ -109,7 +109,7 @@ def tell_story(
     jobs = [CNN, *NETWORKS[:-1]]  # the CNN first: its page is written while others train
 
     def tell(share: float, text: str) -> None:
-        show(share, text or "writing records")  # a network is done
+        show(share, text or "writing records")  # an empty text: a network is done
 
     train = partial(_train, settings)
     failures = run_in_processes(train, jobs, keep, workers=workers, report=tell)
@@ -133,25 +133,24 @@ def tell_story(
 
 
 def _cores() -> int:
-    """Those that this process may use, where the system says so."""
+    """Number of cores that this process may use, if the system reports it."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _train(settings: StorySettings, name: str, report: Report) -> "Watched":
-    """In a worker: torch is imported there, and not in this process."""
+    """Train in a worker, which imports torch; this process does not."""
     from theodolite.cli.networks import watch_network
 
     return watch_network(name, settings, report)
 
 
 def story_checks(histories: Mapping[str, History]) -> tuple[Check, ...]:
-    """What to notice: where random labels appear, and what true labels do to features.
+    """What to notice: the layers with random labels, and the effect of true labels on features.
 
     Args:
-        histories: "true labels" and "random labels" on training examples with the labels that
-            were trained on.
+        histories: "true labels" and "random labels", on training examples with training labels.
     """
     true, random = histories["true labels"], histories["random labels"]
     return _late(random), _contrast(true, random), _area(true)

@@ -41,7 +41,7 @@ _DATA = (
     "y_train, or the same with _test. These arrays are not scaled or reshaped."
 )
 
-# The marker keeps the lines as they are.
+# The marker keeps the line breaks.
 EXAMPLES = """\b
 theodolite survey net.py:Net digits --arg classes=10
 theodolite survey net.py:Net data.npz --checkpoint net.pt --held-out -o runs/net
@@ -204,7 +204,7 @@ def survey(  # one parameter per option is how typer reads a command
         if held_out:
             other = load_examples(replace(origin, split="test"), network)
             others = in_precision_of(network, other).batch
-        require_fit(network, given, readout)  # the survey tries too, but knows no options to name
+        require_fit(network, given, readout)  # unlike the survey's error, this one names options
         options |= {"device": place, "name": name or given.name, "split": given.split}
         options |= {"classes": given.classes or None}
         with progress_bar(shown=not json_ and _is_first(), stage=_stage, estimate=False) as show:
@@ -233,7 +233,7 @@ def survey(  # one parameter per option is how typer reads a command
 
 
 def _sizes(limit: int, usual: Any) -> dict[str, int]:
-    """No family takes more than the limit; those that take few by default still do."""
+    """Limit the examples of all families; smaller defaults stay."""
     return {
         family: limit
         if size is None or family in ("representation", "kernel")
@@ -252,25 +252,25 @@ def _image_sides(text: str | None) -> tuple[int, ...] | None:
 
 
 def _stage(text: str) -> str:
-    """The family, of a text that names family, layer and the time left."""
+    """The family in a text with family, layer and remaining time."""
     return text.split()[0]
 
 
 def _word(text: str) -> str:
-    """The part of an argument that makes a folder's name."""
+    """The part of an argument that becomes the name of a folder."""
     stem = Path(text).stem if ":" not in text else text.rpartition(":")[2]
     kept = "".join(c if c.isalnum() or c in "-_." else "-" for c in stem)
     return kept.strip("-.") or "run"
 
 
 def _is_first() -> bool:
-    """Whether this process prints and writes: always, unless a launcher started others before."""
+    """Whether this process prints and writes: the first one of those that a launcher started."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
 @contextmanager
 def _process_group(device: "torch.device") -> "Iterator[torch.device]":
-    """All processes that a launcher started as one group; gives the device of this one."""
+    """Join all processes of a launcher to one group; yield the device of this one."""
     import torch
 
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
@@ -280,7 +280,7 @@ def _process_group(device: "torch.device") -> "Iterator[torch.device]":
     if device.type == "cuda" and device.index is None:
         own = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(own)
-    # Imported later, its default arguments would hold the group, and the process abort at its end.
+    # A later import would keep the group alive in default arguments, and abort the process at exit.
     importlib.import_module("torch.distributed.nn.functional")
     torch.distributed.init_process_group("nccl" if own.type == "cuda" else "gloo")
     try:

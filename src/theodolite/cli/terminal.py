@@ -1,6 +1,6 @@
-"""What every command shares: errors in one sentence, progress, results on standard output, pages.
+"""Common parts of all commands: errors in one sentence, progress, results, pages.
 
-Nothing heavy is imported at the top, so that ``--help`` answers at once.
+This module imports nothing large at the top, so that ``--help`` answers at once.
 """
 
 import json
@@ -43,7 +43,7 @@ class CommandError(TheodoliteError, ValueError):
 
 
 class PoliteGroup(typer.core.TyperGroup):
-    """A group of commands that answers errors with a sentence.
+    """A group of commands that prints an error as one sentence.
 
     Exit code 2: errors that this library raises on purpose, and files that cannot be read or
     written; the user can correct them. Exit code 1: any other error, a defect. Ctrl-C: 130.
@@ -81,13 +81,13 @@ def _fail(error: Exception) -> NoReturn:
 
 
 def _say(text: str, fg: str | None = None) -> None:
-    """Write to standard error; a log that is closed, or on a full disk, ends no command."""
+    """Write to standard error; a closed log or a full disk does not end the command."""
     with suppress(OSError, ValueError):
         typer.secho(text, fg=fg, err=True)
 
 
 def require_writable(folder: Path) -> None:
-    """Check before any work that the folder exists or can be made.
+    """Check before any work that the folder exists or can be created.
 
     Raises:
         CommandError: If it cannot be written to.
@@ -103,7 +103,7 @@ class Files:
     """The record and the report of a result; a full disk does not lose its numbers.
 
     Attributes:
-        folder: of the record, or None if it could not be written.
+        folder: folder of the record, or None if it could not be written.
         report: the page, or None if it could not be written.
         problem: the first reason, or "".
     """
@@ -114,7 +114,7 @@ class Files:
         self.problem = ""
 
     def write(self, call: Callable[[], Path]) -> Path | None:
-        """What the call has written, or None."""
+        """The path that the call has written, or None."""
         try:
             return call()
         except (TheodoliteError, OSError) as error:
@@ -122,17 +122,17 @@ class Files:
             return None
 
     def document(self) -> dict[str, str | None]:
-        """What ``--json`` prints about them."""
+        """The entries of ``--json`` about them."""
         named = {"folder": self.folder, "report": self.report}
         paths = {name: None if path is None else str(path) for name, path in named.items()}
         return paths | ({"problem": self.problem} if self.problem else {})
 
     def lines(self) -> str:
-        """What the terminal shows about them."""
+        """The lines of the terminal about them."""
         return f"record {self.folder or 'not written'}\nreport {self.report or 'not written'}"
 
     def tell_problem(self) -> None:
-        """The problem on standard error, after the numbers."""
+        """Print the problem on standard error, after the numbers."""
         if self.problem:
             _say(f"error: {self.problem}", fg=typer.colors.RED)
 
@@ -146,15 +146,15 @@ class Files:
 def progress_bar(
     *, shown: bool, stage: Callable[[str], str] = str, estimate: bool = True
 ) -> Iterator[Show]:
-    """A function of (fraction done, what is being done); it does nothing unless ``shown``.
+    """A function of (finished share, text); it does nothing unless ``shown``.
 
-    All of it goes to standard error, so that standard output holds only results. A terminal gets a
-    bar with the time left; a file or a pipe gets one line for each stage.
+    It writes to standard error, so that standard output holds only results. A terminal gets a bar
+    with the time left. A file or a pipe gets one line for each stage.
 
     Args:
         shown: whether to show anything.
-        stage: what is being done -> the stage that it belongs to.
-        estimate: whether to add the time left; False where what is being done says it.
+        stage: text -> the stage that it belongs to.
+        estimate: whether to add the time left; False if the text already has it.
     """
     if not shown:
         yield lambda _fraction, _text: None
@@ -196,11 +196,11 @@ def _drawn_bar(estimate: bool) -> Iterator[Show]:
 
 
 def open_page(page: Path) -> None:
-    """Show a page in a browser; do nothing where there is none to show it in."""
+    """Show a page in a browser, if there is one."""
     screens = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
     if sys.platform.startswith("linux") and not any(os.environ.get(name) for name in screens):
         return
-    webbrowser.open(page.resolve().as_uri())  # False where no browser is found
+    webbrowser.open(page.resolve().as_uri())  # returns False without a browser
 
 
 def require_conditions(names: Sequence[str]) -> None:
@@ -211,12 +211,12 @@ def require_conditions(names: Sequence[str]) -> None:
 
 
 def fail_on(conditions: Sequence[str], answers: Sequence[Answer]) -> None:
-    """End with exit code 3 where the answer about the task meets a condition.
+    """End with exit code 3 if the answer about the task meets a condition.
 
     Args:
         conditions: "memorising": most of the fit does not carry over to held-out examples;
             "undecided": the survey cannot decide, or has no answer about the task.
-        answers: of the survey.
+        answers: answers of the survey.
     """
     task = next((answer for answer in answers if answer.question == "task"), None)
     undecided = task is None or task.certainty == "undecided"
@@ -229,7 +229,7 @@ def fail_on(conditions: Sequence[str], answers: Sequence[Answer]) -> None:
 
 
 def run_document(run: Run, more: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``--json`` prints about a run: everything in its records but curves."""
+    """The document of ``--json`` about a run: everything in its records except curves."""
     head = run.head.contents
     return {
         "name": run.name,
@@ -269,8 +269,8 @@ def keyword_arguments(flag: str, pairs: Sequence[str]) -> dict[str, Any]:
     """``NAME=VALUE`` pairs as keyword arguments; values are JSON, other text is kept.
 
     Args:
-        flag: the option that they were given with, for the message.
-        pairs: as they stand on the command line.
+        flag: the option, for the message.
+        pairs: the pairs on the command line.
 
     Raises:
         CommandError: If there is no name.

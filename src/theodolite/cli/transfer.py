@@ -1,4 +1,4 @@
-"""``theodolite transfer DATA MODEL...``: which model to start from, and what to expect of it."""
+"""``theodolite transfer DATA MODEL...``: which model to start from, with a forecast."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,7 @@ _DATA = (
     "with one sub-folder per class, or a name that a package adds."
 )
 
-# The marker keeps the lines as they are.
+# The marker keeps the line breaks.
 EXAMPLES = """\b
 theodolite transfer photos/ timm:resnet18 timm:mobilenetv2_100 --image-size 224 --rgb
 theodolite transfer digits small=net.py:small large=net.py:large -o runs/digits
@@ -38,7 +38,7 @@ theodolite transfer data.npz net.py:Net --no-tangent
 
 @dataclass(frozen=True)
 class _Resized:
-    """Images in another size, grey ones with three equal channels where asked for."""
+    """Images in another size; on request grey images get three equal channels."""
 
     size: int | None
     rgb: bool
@@ -111,7 +111,7 @@ def transfer(  # one parameter per option is how typer reads a command
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
-    """Rank models for a new task, with a forecast of what fine-tuning them reaches.
+    """Rank models for a new task, with a forecast of their accuracy after fine-tuning.
 
     Nothing is trained. Regression with the model's features and with its tangent kernel predicts
     every example from all the others. Prints the ranking, where to cut each model and the
@@ -130,7 +130,7 @@ def transfer(  # one parameter per option is how typer reads a command
     given = load_examples(DataSource(data, split, scale, flatten, False, seed), nn.Identity())
     prepare = _Resized(image_size, rgb) if image_size is not None or rgb else None
     with catch_warnings(), progress_bar(shown=not json_) as show:
-        simplefilter("ignore", UnwrittenWarning)  # said below, after the ranking
+        simplefilter("ignore", UnwrittenWarning)  # the command reports this after the ranking
         result = measured(
             _sources(models),
             given.batch,

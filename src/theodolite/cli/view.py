@@ -86,7 +86,7 @@ def _document(path: Path, result: "Survey | History | Transfer") -> Any:
 
 
 def _saved_results(folders: Sequence[Path]) -> "dict[Path, Survey | History | Transfer]":
-    """Load every run; a folder without a record stands for the runs right below it.
+    """Load every run; a folder without a record means the runs directly below it.
 
     Raises:
         RecordError: If a record is missing or damaged, or a history has no step yet.
@@ -104,11 +104,11 @@ def _runs(folder: Path) -> list[Path]:
     if (folder / _FILE).exists():
         return [folder]
     below = sorted(path.parent for path in folder.glob(f"*/{_FILE}"))
-    return below or [folder]  # loading it says what is missing
+    return below or [folder]  # loading it raises the right error
 
 
 def _are_many(folders: Sequence[Path]) -> bool:
-    """Whether a comparison would be crowded, or the records are those of studies."""
+    """Whether there are too many records for a comparison, or records of studies."""
     if len(folders) != 1 or (folders[0] / _FILE).exists():
         return False
     below = list(folders[0].glob(f"*/{_FILE}"))

@@ -189,10 +189,10 @@ class AtPositions:
     grid: tuple[int, ...]
 
     def width(self, shape: tuple[int, ...], *, channels_first: bool) -> int | None:
-        """Features at one position of a layer's output; None where it has no such positions.
+        """Number of features at one position of a layer's output; None without such positions.
 
         Args:
-            shape: of its output for one example.
+            shape: shape of its output for one example.
             channels_first: whether its module gives (channels, positions).
         """
         found = self._layout(shape, channels_first)
@@ -203,7 +203,7 @@ class AtPositions:
     ) -> Float[Tensor, "n kd"]:
         """The features of the positions, at least in float32."""
         found = self._layout(tuple(values.shape[1:]), channels_first)
-        assert found is not None  # the layer would have no features
+        assert found is not None  # otherwise the layer has no features
         last, sizes = found
         flat = values.reshape(len(values), math.prod(sizes), -1) if last else values.flatten(2)
         rows = flat if last else flat.transpose(1, 2)
@@ -231,7 +231,7 @@ class AtPositions:
             return not first, self.grid
         if len(shape) == axes + 1 and (axes > 1 or channels_first):
             return False, shape[1:]
-        if axes == 2 and len(shape) == 2:  # patches in rows
+        if axes == 2 and len(shape) == 2:  # patches as rows
             side = math.isqrt(math.prod(self.grid) // max(1, shape[0]))
             if side and all(size % side == 0 for size in self.grid):
                 sizes = tuple(size // side for size in self.grid)
@@ -247,14 +247,15 @@ def projected_outputs(
 ) -> Callable[[Any, Batch], Tensor]:
     r"""A readout of random projections of many outputs, for tangent kernels of a whole vocabulary.
 
-    Signs :math:`r_k` with :math:`E\, r_k r_k^\top = I`: the kernel of one projection has the trace
-    over all outputs as its mean. With ``outputs="diagonal"`` a kernel comes for each of them; their
-    mean estimates the trace, and their spread over :math:`\sqrt{k}` is its standard error.
+    The signs :math:`r_k` satisfy :math:`E\, r_k r_k^\top = I`. So the kernel of one projection has
+    the trace over all outputs as its mean. ``outputs="diagonal"`` gives one kernel for each
+    projection. Their mean estimates the trace; its standard error is their spread divided by
+    :math:`\sqrt{k}`.
 
     Args:
-        count: projections.
-        readout: gives (n, c).
-        generator: of the signs.
+        count: number of projections.
+        readout: readout that gives (n, c).
+        generator: source of the signs.
 
     Returns:
         A function to pass as ``readout=``.

@@ -1,7 +1,7 @@
-"""Measuring leaves no trace: flags, gradients, generators and backends are put back.
+"""Restores the model and the process after a measurement: flags, gradients, generators, backends.
 
-Also what a run needs of its surroundings: a model in a fixed mode, full precision, a side stream
-on the GPU, and an allocator that keeps the memory of the last call.
+It also provides the conditions of a run: a model in a fixed mode, full precision, and an allocator
+that keeps the memory of the last call.
 """
 
 import random
@@ -54,13 +54,13 @@ _turn = threading.RLock()
 
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
-    """Run a block with gradients enabled and leave the model as it was found.
+    """Run a block with gradients enabled, and restore the model afterwards.
 
     Training flags, buffers, ``.grad`` fields and random states (of torch, Python and NumPy) are
-    restored, also after an error. Compiled submodules run eagerly, where calls can be seen, and
-    attention takes one path with gradients and without. Inside another such block for the same
-    model, what that one will put back is not noted again. Threads take turns: each waits until the
-    block of another has put everything back.
+    restored, also after an error. Compiled submodules run eagerly, so that their calls can be
+    recorded. Attention uses the same path with and without gradients. An inner block for the same
+    model does not save the state again. Threads take turns: each waits until the block of another
+    thread has ended.
     """
     outer = _guarded.get()
     if any(model is other for other in outer):
@@ -87,7 +87,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
         finally:
             _guarded.reset(token)
             for module, training in flags.items():
-                if module.training != training:  # to set an attribute of a module takes long
+                if module.training != training:  # setting an attribute of a module takes long
                     module.training = training
             for parameter, grad in grads.items():
                 if parameter.grad is not grad:
@@ -96,10 +96,10 @@ def untouched(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _without_cast_weights() -> Iterator[None]:
-    """Let an autocast around the block cast weights anew instead of taking earlier casts.
+    """Make an autocast around the block cast weights again instead of using earlier casts.
 
-    Those belong to calls that were made before, in training, say: no recorded call would receive
-    the weights.
+    Earlier casts belong to earlier calls, for instance in training. With them no recorded call
+    would receive the weights.
     """
     cached = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
@@ -111,10 +111,11 @@ def _without_cast_weights() -> Iterator[None]:
 
 @contextmanager
 def _preserved_tensors(modules: Iterable[nn.Module], *, every: bool = False) -> Iterator[None]:
-    """Put back buffers that a forward pass writes or replaces: counters, averages, caches.
+    """Restore buffers that a forward pass changes or replaces: counters, averages, caches.
 
-    Those of batch normalisation are left out unless ``every`` one is wanted: in evaluation mode
-    they are not written. Tables whose rows a forward pass shortens (``max_norm``) are put back too.
+    Buffers of batch normalisation are left out by default, because evaluation mode does not change
+    them; ``every`` includes them. Tables whose rows a forward pass shortens (``max_norm``) are
+    restored too.
     """
     modules = list(modules)
     owners = [m for m in modules if m._buffers and (every or not isinstance(m, _BATCH_NORMS))]
@@ -138,7 +139,7 @@ def _preserved_tensors(modules: Iterable[nn.Module], *, every: bool = False) -> 
 
 @contextmanager
 def preserved_state(model: nn.Module) -> Iterator[None]:
-    """Put back the buffers that forward passes in the block write."""
+    """Restore the buffers that forward passes in the block change."""
     with _preserved_tensors(modules_of(model).values(), every=True):
         yield
 
@@ -152,7 +153,7 @@ def preserved_randomness(devices: Iterable[torch.device]) -> Iterator[None]:
 
 @contextmanager
 def _one_path_of_attention() -> Iterator[None]:
-    """Without gradients, attention of torch drops padding, and its outputs lose positions."""
+    """Switch off attention's fast path, which without gradients drops padding and positions."""
     enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -163,7 +164,7 @@ def _one_path_of_attention() -> Iterator[None]:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside the block; every module's own flag is put back."""
+    """Evaluation mode inside the block; afterwards every module gets its own flag back."""
     flags = {module: module.training for module in model.modules()}
     model.eval()
     try:
@@ -175,10 +176,10 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def preserved_generators(devices: Iterable[torch.device]) -> Iterator[None]:
-    """Restore the global random state; iterating even an unshuffled loader advances it.
+    """Restore the global random state; even iterating an unshuffled loader changes it.
 
     Args:
-        devices: GPUs, whose random state is restored, too.
+        devices: GPUs whose random states are restored too.
     """
     state = torch.get_rng_state()
     states = {device: torch.cuda.get_rng_state(device) for device in devices}
@@ -202,11 +203,11 @@ def _preserved_python_generators() -> Iterator[None]:
 
 
 def modules_of(model: nn.Module, *, repeated: bool = False) -> dict[str, nn.Module]:
-    """What ``named_modules`` lists, at once: its generators take ten times as long.
+    """The list of ``named_modules``; its own generators take ten times as long.
 
     Args:
         model: Any module.
-        repeated: Whether a module that has several names is listed under each.
+        repeated: Whether a module with several names is listed under each name.
     """
     found: dict[str, nn.Module] = {}
     seen: set[nn.Module] = set()
@@ -227,7 +228,7 @@ def modules_of(model: nn.Module, *, repeated: bool = False) -> dict[str, nn.Modu
 
 
 def parameters_of(model: nn.Module, *, repeated: bool = False) -> list[tuple[str, nn.Parameter]]:
-    """What ``named_parameters`` lists, at once; a tensor may have several names in any case."""
+    """The list of ``named_parameters``; a tensor may be listed under several names."""
     return [
         (f"{name}.{own}" if name else own, parameter)
         for name, module in modules_of(model, repeated=repeated).items()
@@ -237,7 +238,7 @@ def parameters_of(model: nn.Module, *, repeated: bool = False) -> list[tuple[str
 
 
 def model_device(model: nn.Module) -> torch.device:
-    """Where a model lies: its first parameter or buffer; the CPU for a model without tensors."""
+    """Device of a model: that of its first parameter or buffer; the CPU without tensors."""
     first = next(chain(model.parameters(), model.buffers()), None)
     return torch.device("cpu") if first is None else first.device
 
@@ -251,22 +252,22 @@ def exact_arithmetic(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def coarse_arithmetic(device: torch.device) -> Iterator[None]:
-    """Float32 products on tensor cores (TF32), where their rounding, 5e-4, does not show."""
+    """Float32 products on tensor cores (TF32), for uses where their rounding, 5e-4, is enough."""
     with _fp32_precision("tf32", device):
         yield
 
 
 def coarse_precision(device: torch.device) -> str:
-    """What float32 products are made of inside :func:`coarse_arithmetic`."""
+    """The precision of float32 products inside :func:`coarse_arithmetic`."""
     has_cores = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
     return "tf32" if has_cores else "float32"
 
 
 @contextmanager
 def _fp32_precision(wanted: str, device: torch.device) -> Iterator[None]:
-    """Algorithms of convolutions stay the user's choice (``torch.backends.cudnn.benchmark``).
+    """Keep the user's choice of convolution algorithms (``torch.backends.cudnn.benchmark``).
 
-    A search takes as long as some hundred passes that it makes a tenth faster.
+    A search takes as long as a hundred passes and makes a pass a tenth faster.
     """
     if device.type != "cuda":
         yield
@@ -290,7 +291,7 @@ def _fp32_precision(wanted: str, device: torch.device) -> Iterator[None]:
 
 
 def rounding_dtypes(parameters: Iterable[Tensor]) -> set[torch.dtype]:
-    """In which numbers that come from parameters are rounded: theirs, and that of an autocast."""
+    """Dtypes in which numbers from parameters are rounded: theirs, and that of an autocast."""
     kinds = {(parameter.dtype, parameter.device.type) for parameter in parameters}
     casts = (device for _, device in kinds if torch.is_autocast_enabled(device))
     return {dtype for dtype, _ in kinds} | {torch.get_autocast_dtype(device) for device in casts}
@@ -298,7 +299,7 @@ def rounding_dtypes(parameters: Iterable[Tensor]) -> set[torch.dtype]:
 
 @contextmanager
 def without_autocast(device: torch.device) -> Iterator[None]:
-    """Run a block in the dtypes of its tensors, inside an autocast that the model follows."""
+    """Run a block in the dtypes of its tensors, even inside an autocast."""
     if not torch.is_autocast_enabled(device.type):
         yield
         return
@@ -307,10 +308,10 @@ def without_autocast(device: torch.device) -> Iterator[None]:
 
 
 def require_fixed_mode(model: nn.Module) -> None:
-    """No batch statistics and no dropout: what a layer gives for an example is a function of it.
+    """Check for batch statistics and dropout, which make outputs depend on more than the example.
 
     Raises:
-        DomainError: If a module mixes examples or draws random numbers; names all of them.
+        DomainError: If a module mixes examples or draws random numbers; the message names all.
     """
     problems = [
         (reason, name or type(module).__name__)
@@ -361,7 +362,7 @@ def _norm_reason(module: nn.Module) -> str | None:
 
 
 def quiet_vmap(function: Callable[..., Any], in_dims: Any = 0) -> Callable[..., Any]:
-    """Vectorise over the first axis; operations without a batching rule are slower, not wrong."""
+    """Vectorise over the first axis; operations without a batching rule are only slower."""
     mapped = torch.func.vmap(function, in_dims=in_dims)
 
     def call(*args: Any) -> Any:
@@ -372,23 +373,23 @@ def quiet_vmap(function: Callable[..., Any], in_dims: Any = 0) -> Callable[..., 
     return call
 
 
-_LARGEST = 2**25 - 2**16  # bytes; of larger blocks glibc takes no notice
+_LARGEST = 2**25 - 2**16  # bytes; glibc ignores larger blocks
 
 
 @lru_cache(maxsize=1)
 def raise_trim_threshold() -> None:
-    """Let glibc keep up to 64 MiB of what a process frees instead of handing it back.
+    """Let glibc keep up to 64 MiB of freed memory instead of returning it to the system.
 
-    It keeps twice the size of the largest block that it has seen freed. Otherwise kernels of some
-    megabytes are handed back, and every page of the next ones is requested and cleared anew, which
-    can take as long as half of the products. Other allocators have limits of their own.
+    glibc keeps twice the size of the largest freed block. Otherwise it returns kernels of some
+    megabytes, and every page of the next ones is requested and cleared again. That can take half as
+    long as the products. Other allocators have their own limits.
     """
     torch.empty(_LARGEST, dtype=torch.uint8, device="cpu")
 
 
-_UNLIMITED = 2**60  # bytes; a group without a limit says "max" or names a larger number
-_UNKNOWN_BYTES = 8 * 2**30  # free memory of a system that does not say
-DEFAULT_MEMORY_LIMIT = 2 * 2**30  # bytes, where neither the user nor a GPU says how much is free
+_UNLIMITED = 2**60  # bytes; a group without a limit says "max" or has a larger number
+_UNKNOWN_BYTES = 8 * 2**30  # free memory of a system that does not report it
+DEFAULT_MEMORY_LIMIT = 2 * 2**30  # bytes, if neither the user nor a GPU gives a limit
 
 
 def _current(known: dict[str, Any], name: str) -> int:
@@ -396,20 +397,20 @@ def _current(known: dict[str, Any], name: str) -> int:
 
 
 def available_bytes(device: torch.device) -> int:
-    """Memory that may be used where the user sets no limit."""
+    """Memory that may be used if the user sets no limit."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        known = torch.cuda.memory_stats_as_nested_dict(device)  # the flat one takes long to make
+        known = torch.cuda.memory_stats_as_nested_dict(device)  # faster than the flat dictionary
         cached = _current(known, "reserved_bytes") - _current(known, "allocated_bytes")
         return int(0.9 * (free + cached))
     return int(0.9 * free_host_bytes())
 
 
 def free_host_bytes(root: Path = Path("/")) -> int:
-    """Memory that the system, or the container that this process is in, can still give.
+    """Memory that the system, or the container of this process, can still provide.
 
     Args:
-        root: of the file system in which Linux describes itself.
+        root: root of the file system in which Linux describes itself.
     """
     least = _number_in(root / "proc/meminfo", "MemAvailable:") * 1024
     for folder in dict.fromkeys(_memory_groups(root)):
@@ -418,9 +419,9 @@ def free_host_bytes(root: Path = Path("/")) -> int:
             ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
         ):
             most = _number_in(folder / limit)
-            if most > _UNLIMITED:  # every call reads this: the other files take as long each
+            if most > _UNLIMITED:  # reading the other files in every call would take long
                 continue
-            # Pages of files that were read count as used, and are given back when others need them.
+            # Pages of the file cache count as used, and are released when others need them.
             taken = _number_in(folder / used, missing=0.0)
             taken -= _number_in(folder / "memory.stat", cached, missing=0.0)
             least = min(least, max(0.0, most - taken))
@@ -428,7 +429,7 @@ def free_host_bytes(root: Path = Path("/")) -> int:
 
 
 def _memory_groups(root: Path) -> Iterator[Path]:
-    """Groups whose limits hold for this process: its own, and all above it."""
+    """Control groups whose limits hold for this process: its own, and all above it."""
     cgroups = root / "sys/fs/cgroup"
     yield from (cgroups, cgroups / "memory")
     with suppress(OSError, ValueError):
@@ -441,7 +442,7 @@ def _memory_groups(root: Path) -> Iterator[Path]:
 
 
 def _number_in(path: Path, name: str = "", missing: float = inf) -> float:
-    """The number of a file, or the one behind a name in it."""
+    """The number in a file, or the number after a name in it."""
     with suppress(OSError, ValueError):
         for line in path.read_text().splitlines():
             if line.startswith(name):

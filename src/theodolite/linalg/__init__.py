@@ -1,4 +1,4 @@
-"""Linear algebra that every layer above shares: centring, spectra, mergeable statistics."""
+"""Linear algebra for all packages above: centring, spectra, mergeable statistics."""
 
 from theodolite.linalg.alignment import (
     HsicSums,

@@ -1,8 +1,8 @@
-r"""Centring, and alignments from sufficient statistics: what measures, metrics and engine share.
+r"""Centring, and alignments from sufficient statistics, for measures, metrics and the engine.
 
-HSIC and CKA read inner products of centred kernels. For :math:`K_c = HKH` and :math:`L_c` with
-diagonals :math:`d_K, d_L`, the row sums of the kernel without its diagonal are :math:`-d_K`, so
-that the estimator of [song2012], Eq. (5) becomes
+HSIC and CKA need inner products of centred kernels. Let :math:`K_c = HKH` and :math:`L_c` have the
+diagonals :math:`d_K, d_L`. The row sums of the kernel without its diagonal are then :math:`-d_K`.
+So the estimator of [song2012], Eq. (5) becomes
 
 .. math:: n(n-3)\,\mathrm{HSIC}_1 = \langle K_c, L_c\rangle - \frac{n}{n-2}\, d_K\cdot d_L
           + \frac{\mathrm{tr} K_c\,\mathrm{tr} L_c}{(n-1)(n-2)}
@@ -46,15 +46,15 @@ def center_columns(features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
 
 
 def center_all(targets: Float[Tensor, "*batch n c"]) -> Float[Tensor, "*batch n c"]:
-    """Subtract the mean of all entries, over examples and outputs alike."""
+    """Subtract the mean of all entries, over examples and outputs."""
     return targets - targets.mean((-2, -1), keepdim=True)
 
 
 def double_center(gram: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n n"]:
     r""":math:`HKH` with :math:`H = I - 11^\top/n`, by row and column means in O(n²).
 
-    Rows are centred first, and columns of the result then: two passes over small numbers lose less
-    than one pass over the difference of four large ones.
+    Rows are centred first, then columns of the result. Two passes over small numbers lose fewer
+    digits than one difference of four large numbers.
     """
     rows = gram - gram.mean(-1, keepdim=True)
     return rows - rows.mean(-2, keepdim=True)
@@ -66,11 +66,11 @@ def centered_square_sum(square_sum: Tensor, row_sums: Tensor) -> Tensor:
     .. math:: \|HKH\|_F^2 = \sum_{ab} K_{ab}^2 - \tfrac2m \|K1\|^2
               + \tfrac1{m^2} (1^\top K 1)^2
 
-    The difference loses digits where the matrix is nearly constant. Subtract one number from every
-    entry before it is summed: that changes nothing after centring.
+    The difference loses digits if the matrix is nearly constant. So subtract one number from all
+    entries first; centring removes it again.
 
     Args:
-        square_sum: of all entries.
+        square_sum: sum of the squares of all entries.
         row_sums: :math:`K1`, in any shape of m entries.
     """
     size, total = row_sums.numel(), row_sums.sum()
@@ -80,12 +80,12 @@ def centered_square_sum(square_sum: Tensor, row_sums: Tensor) -> Tensor:
 def vanishes_when_centered(
     centered: Tensor, raw: Tensor, eps: float | Tensor, dim: tuple[int, ...] | None = None
 ) -> Tensor:
-    """Whether what is left after centring is rounding noise: ``|HKH|_F <= 8 eps |K|_F``.
+    """Whether only rounding is left after centring: ``|HKH|_F <= 8 eps |K|_F``.
 
     Args:
-        centered: what is left.
-        raw: what it was before.
-        eps: rounding; one number for each where there are several.
+        centered: the centred matrix.
+        raw: the matrix before centring.
+        eps: rounding; one number for each matrix, or one for all.
         dim: axes of one matrix; None for all.
     """
     norm = torch.linalg.vector_norm
@@ -97,17 +97,17 @@ def gram_cosine(
 ) -> Float[Tensor, ""]:
     r"""Cosine of the angle between two matrices under the Frobenius inner product.
 
-    Each is divided by its largest entry first: the norms are quartic in the activations and would
-    overflow or vanish for entries beyond :math:`10^{\pm 75}`.
+    Each matrix is divided by its largest entry first. Otherwise the norms, which are quartic in the
+    activations, would overflow or vanish for entries beyond :math:`10^{\pm 75}`.
     """
     a, b = unit_peak(gram_a), unit_peak(gram_b)
     return ratio_or_nan((a * b).sum((-2, -1)), matrix_norm(a) * matrix_norm(b), defined)
 
 
 def unit_peak(matrix: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n d"]:
-    """The matrix over its largest absolute entry, held fixed: squares neither overflow nor vanish.
+    """Divide a matrix by its largest absolute entry, so that squares neither overflow nor vanish.
 
-    A matrix of zeros stays as it is.
+    The entry is treated as constant. A matrix of zeros does not change.
     """
     peak = matrix.detach().abs().amax((-2, -1), keepdim=True)
     return matrix / torch.where(peak > 0, peak, torch.ones_like(peak))
@@ -121,7 +121,7 @@ class SetSums:
     .. math:: n,\qquad Q = \Big\|\sum_i v_i\Big\|^2,\qquad S_1 = \sum_i \|v_i\|,
               \qquad S_2 = \sum_i \|v_i\|^2
 
-    :math:`n, S_1, S_2` add over disjoint sets; :math:`Q` does not, the vector sums behind it do.
+    :math:`n, S_1, S_2` add up over disjoint sets. :math:`Q` does not, but its vector sums do.
 
     Examples:
         >>> sums = SetSums(*(torch.tensor([value]) for value in (3.0, 100.0, 12.0, 50.0)))
@@ -141,10 +141,10 @@ class SetSums:
         squares: Float[Tensor, "*layers n"],
         sum_square: Float[Tensor, "*layers k"],
     ) -> "SetSums":
-        """Sums of groups of vectors whose squared norms are known.
+        """Sums of groups of vectors from their squared norms.
 
         Args:
-            groups: one where an example belongs to a group.
+            groups: 1 if an example belongs to a group, otherwise 0.
             squares: squared norm of every vector.
             sum_square: squared norm of the sum of every group.
         """
@@ -158,14 +158,14 @@ class SetSums:
         return cls.of_groups(groups, squares, (groups * (gram @ groups)).sum(-2))
 
     def __getitem__(self, index: int | tuple[slice | int | EllipsisType, ...]) -> "SetSums":
-        """One of the sets, or the sets of one layer where layers come first."""
+        """One of the sets, or all sets of one layer if the first axis has layers."""
         return SetSums(*(getattr(self, part.name)[index] for part in fields(self)))
 
     def alignment(self, zero: str = "nan") -> Float[Tensor, "*sets"]:
         r"""Omega of each set, :math:`n (Q - S_2) / ((n - 1) S_1^2)`; nan for single vectors.
 
         Args:
-            zero: value of a set of two or more vectors that are all zero, ``"nan"`` or ``"zero"``.
+            zero: value of a set of zero vectors only: ``"nan"`` or ``"zero"``.
         """
         n, q, s1, s2 = self.count, self.sum_square, self.norm_sum, self.square_sum
         enough = n >= 2
@@ -178,22 +178,22 @@ class SetSums:
     def weighted_alignment(self) -> Float[Tensor, "*sets"]:
         r"""Cosine weighted by the product of the norms: :math:`(Q - S_2) / (S_1^2 - S_2)`.
 
-        Undefined (nan) when fewer than two vectors are not zero.
+        Undefined (nan) if fewer than two vectors are nonzero.
         """
         pairs = self.norm_sum.square() - self.square_sum
-        # One vector that is not zero leaves only the rounding of its norm in the denominator.
+        # With one nonzero vector the denominator contains only the rounding of its norm.
         noise = 4 * torch.finfo(pairs.dtype).eps * self.norm_sum.square()
         return ratio_or_nan(self.sum_square - self.square_sum, pairs, pairs > noise)
 
     def diversity(self) -> Float[Tensor, "*sets"]:
-        """``S2 / Q``: inf where the vectors cancel, nan where all of them are zero."""
+        """``S2 / Q``: inf if the vectors cancel, nan if all of them are zero."""
         cancelled = (self.sum_square == 0) & (self.square_sum > 0)
         value = ratio_or_nan(self.square_sum, self.sum_square)
         return torch.where(cancelled, torch.inf, value)
 
 
 def mean_over_classes(values: Float[Tensor, "*sets k"]) -> Float[Tensor, "*sets"]:
-    """Mean over the classes where a value is defined; nan (with gradient zero) if it is nowhere.
+    """Mean over the classes with a defined value; nan (with gradient zero) if there are none.
 
     Args:
         values: classes along the last axis.
@@ -218,7 +218,7 @@ def contrast_from_sums(
     Args:
         classes: sums of every class, classes along the last axis.
         overall: sums of all vectors as one set, without that axis.
-        zero: value of a set of vectors that are all zero, ``"nan"`` or ``"zero"``.
+        zero: value of a set of zero vectors only: ``"nan"`` or ``"zero"``.
 
     Returns:
         One number for every set of sums.
@@ -238,7 +238,7 @@ def alignment_from_norms(
     label_square: Float[Tensor, "..."] | float,
     defined: Tensor | bool = True,
 ) -> Float[Tensor, "..."]:
-    r"""Tangent alignment from its three parts, however they were found; the one formula.
+    r"""Tangent alignment from its three parts; kernels and sketches both use this formula.
 
     .. math:: A = \frac{\tilde y^\top K\tilde y}{\|C_m K C_m\|_F\,\|\tilde y\|^2}
 
@@ -266,12 +266,12 @@ def peak_index(
     covariance: Float[Tensor, "layers layers"] | None = None,
     errors: float = 2.0,
 ) -> int | None:
-    """Index of the largest number that is defined, the first of equals; None if there is none.
+    """Index of the largest defined number, the first of equals; None if there is none.
 
     Args:
-        curve: numbers of layers; nan where undefined.
-        covariance: of the errors of estimated numbers; then the largest must exceed every other.
-        errors: by how many standard errors of the difference.
+        curve: numbers of layers; nan if undefined.
+        covariance: covariance of the errors of estimates; the largest must then exceed all others.
+        errors: number of standard errors of the difference by which it must exceed them.
 
     Examples:
         >>> peak_index(torch.tensor([0.1, 0.3, float("nan")]))
@@ -306,7 +306,7 @@ def debiased_product(product: Tensor, diagonals: Tensor, traces: Tensor, count: 
 @prints_shapes
 @dataclass(frozen=True)
 class KernelProducts:
-    """All inner products of ``m`` centred kernels on the same examples: what HSIC and CKA read."""
+    """All inner products of ``m`` centred kernels on the same examples, for HSIC and CKA."""
 
     products: Float[Tensor, "m m"]  # <K_a, K_b>
     diagonals: Float[Tensor, "m m"]  # d_a . d_b
@@ -317,7 +317,7 @@ class KernelProducts:
     def of(
         cls, products: Float[Tensor, "m m"], diagonals: Float[Tensor, "m n"]
     ) -> "KernelProducts":
-        """From the inner products and every kernel's diagonal."""
+        """Products from the inner products and the diagonals of all kernels."""
         count = products.new_tensor(float(diagonals.shape[1]))
         return cls(products, diagonals @ diagonals.mT, diagonals.sum(1), count)
 
@@ -335,7 +335,7 @@ class KernelProducts:
 
 
 def centered_products(gram_a: Float[Tensor, "n n"], gram_b: Float[Tensor, "n n"]) -> KernelProducts:
-    """Products of two Gram matrices that are centred already."""
+    """Products of two centred Gram matrices."""
     cross = (gram_a * gram_b).sum()
     own_a, own_b = gram_a.square().sum(), gram_b.square().sum()
     products = torch.stack([own_a, cross, cross, own_b]).reshape(2, 2)
@@ -347,9 +347,9 @@ def centered_products(gram_a: Float[Tensor, "n n"], gram_b: Float[Tensor, "n n"]
 class HsicSums:
     r"""Sum-reducible statistics of HSIC, biased or debiased, between two sets of features.
 
-    With rows :math:`f_i, g_i` about fixed shifts and :math:`d` their squared norms. Sums about the
-    same shifts add by plain summation, field by field; about different ones they are rebased first,
-    exactly. HSIC of features with themselves, and of features with labels, have the same form.
+    Rows :math:`f_i, g_i` are about fixed shifts; :math:`d` are their squared norms. Sums about the
+    same shifts add up field by field. Sums about different shifts are first converted, exactly.
+    HSIC of features with themselves, and of features with labels, have the same form.
     """
 
     count: Float[Tensor, ""]
@@ -372,7 +372,7 @@ class HsicSums:
         shift_a: Float[Tensor, " d"] | None = None,
         shift_b: Float[Tensor, " e"] | None = None,
     ) -> "HsicSums":
-        """Sums of one batch; without shifts, about its own means."""
+        """Sums of one batch; by default about its own means."""
         require_axes(2, a=a, b=b)
         require_nonempty(a=a, b=b)
         require_same_length(a=a, b=b)
@@ -384,9 +384,9 @@ class HsicSums:
         return cls(shifts[0].new_tensor(float(len(a))), *shifts, *sums)
 
     def rebase(self, shift_a: Float[Tensor, " d"], shift_b: Float[Tensor, " e"]) -> "HsicSums":
-        """The same rows, about other shifts."""
+        """The same sums about other shifts."""
         if shift_a is self.shift_a and shift_b is self.shift_b:
-            return self  # a stream keeps its shifts: adding a batch costs one addition
+            return self  # a stream keeps its shifts, so adding a batch costs one addition
         p, q = self.shift_a - double(shift_a), self.shift_b - double(shift_b)
         n, pp, qq = self.count, p @ p, q @ q
         total_a, total_b = self.total_a + n * p, self.total_b + n * q
@@ -411,7 +411,7 @@ class HsicSums:
         )  # fmt: skip
 
     def __add__(self, other: "HsicSums") -> "HsicSums":
-        """Sums of both groups of examples together, about this one's shifts."""
+        """Sums of both groups of examples together, about the shifts of this one."""
         moved = other.rebase(self.shift_a, self.shift_b)
         sums = (
             getattr(self, name) + getattr(moved, name)
@@ -423,7 +423,7 @@ class HsicSums:
         return HsicSums(self.count + moved.count, self.shift_a, self.shift_b, *sums)
 
     def centered(self) -> "HsicSums":
-        """The same rows, about their means."""
+        """The same sums about the means."""
         means = (
             self.shift_a + self.total_a / self.count,
             self.shift_b + self.total_b / self.count,
@@ -432,7 +432,7 @@ class HsicSums:
 
     @staticmethod
     def products(cross: "HsicSums", own_a: "HsicSums", own_b: "HsicSums") -> KernelProducts:
-        """What CKA reads, from the sums of (a, b), (a, a) and (b, b) over the same examples."""
+        """Products for CKA, from the sums of (a, b), (a, a) and (b, b) over the same examples."""
         ab, aa, bb = cross.centered(), own_a.centered(), own_b.centered()
 
         def symmetric(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
@@ -446,7 +446,7 @@ class HsicSums:
         )
 
     def vanishes(self, eps: float) -> Tensor:
-        """Per side, whether the features are constant up to rounding: ``|F_c| <= 8 eps |F|``."""
+        """For each side, whether features are constant up to rounding: ``|F_c| <= 8 eps |F|``."""
         centered = self.centered()
         raw = self.rebase(torch.zeros_like(self.shift_a), torch.zeros_like(self.shift_b))
         left = torch.stack([centered.square_a, centered.square_b])

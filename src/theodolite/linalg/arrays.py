@@ -1,9 +1,9 @@
 """NumPy in, NumPy out; torch in, torch out: the decorator of every public function on arrays.
 
-The decorated function sees tensors only. Arguments annotated as ``Float`` arrive promoted (integers
-and booleans to float64, half precision to float32), so inside the function ``argument.dtype`` is
-the dtype whose rounding matters. The function works in float64 (see :func:`double`) and returns
-what it has; floating-point results go back in the promoted dtype, on the device of the input.
+The decorated function only gets tensors. Arguments annotated as ``Float`` are promoted: integers
+and booleans to float64, half precision to float32. So inside the function ``argument.dtype`` is the
+dtype whose rounding matters. The function computes in float64 (see :func:`double`). Floating-point
+results are converted back to the promoted dtype, on the device of the input.
 """
 
 import inspect
@@ -38,22 +38,22 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-_FEW = 8  # numbers that are printed
+_FEW = 8  # largest number of entries that repr prints
 _HALF = (torch.float16, torch.bfloat16)
 
 
 def double(tensor: Tensor) -> Tensor:
-    """The tensor in float64, on the CPU where its device has no float64 (MPS)."""
+    """The tensor in float64, on the CPU if its device has no float64 (MPS)."""
     return tensor.cpu().double() if tensor.device.type == "mps" else tensor.double()
 
 
 def eps_of(*tensors: Tensor) -> float:
-    """Unit round-off of the coarsest dtype among the inputs, in which their noise is measured."""
+    """Rounding unit of the input dtype with the fewest digits."""
     return max(torch.finfo(tensor.dtype).eps for tensor in tensors if tensor.is_floating_point())
 
 
 def prints_shapes(result: type[T]) -> type[T]:
-    """Class decorator of dataclasses: ``repr`` has shapes in the place of long arrays."""
+    """Class decorator for dataclasses: ``repr`` shows shapes instead of long arrays."""
 
     def short(self: Any) -> str:
         parts = (f"{f.name}={_printed(getattr(self, f.name))}" for f in fields(self) if f.repr)
@@ -64,7 +64,7 @@ def prints_shapes(result: type[T]) -> type[T]:
 
 
 def _printed(value: Any) -> str:
-    """Few numbers as they are; of more the shape."""
+    """Few numbers, or the shape of many."""
     if not isinstance(value, (Tensor, np.ndarray)):
         return repr(value)
     if math.prod(value.shape) > _FEW:
@@ -73,10 +73,10 @@ def _printed(value: Any) -> str:
 
 
 def array_function(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a function on tensors accept NumPy arrays too, and answer in kind.
+    """Let a function on tensors accept and return NumPy arrays too.
 
-    Mixing NumPy arrays and tensors in one call is an error, and so are complex numbers. NumPy
-    input is copied. Static types promise tensors; NumPy is a run-time courtesy.
+    Mixing NumPy arrays and tensors in one call is an error, and so are complex numbers. NumPy input
+    is copied. The static types name tensors only.
     """
     signature = inspect.signature(function)
     wants_float = {
@@ -117,7 +117,7 @@ def _admits(annotation: Any, kind: str) -> bool:
 
 
 def _accepted(annotation: Any) -> tuple[type, ...]:
-    """Classes that an array argument may have; none where the annotation is not about arrays."""
+    """Classes that an array argument may have; none if the annotation is not an array."""
     members = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
     arrays = [member for member in members if hasattr(member, "array_type")]
     others = [member for member in members if not hasattr(member, "array_type")]
@@ -147,7 +147,7 @@ def _leaves(values: Any) -> Iterator[Any]:
 
 
 def _one_kind(leaves: list[Any], name: str) -> bool:
-    """Whether the arrays are NumPy's; an error if they are mixed."""
+    """Whether the arrays are NumPy arrays; an error if they are mixed."""
     kinds = {isinstance(leaf, np.ndarray) for leaf in leaves}
     if len(kinds) > 1:
         raise DtypeError(
@@ -189,7 +189,7 @@ def _import_array(value: Any, name: str, wants_float: bool) -> Any:
 
 
 def _torch_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The nearest NumPy dtype that torch computes with: native order, no long double, no uint64."""
+    """The nearest NumPy dtype that torch accepts: native order, no long double, no uint64."""
     if dtype.kind == "u" and dtype.itemsize > 1:
         return np.dtype(np.int64)
     if dtype.kind == "f" and dtype.itemsize > 8:
@@ -205,7 +205,7 @@ def _promoted(dtypes: list[torch.dtype]) -> torch.dtype:
 
 
 def _export(result: Any, dtype: torch.dtype | None, device: torch.device, to_numpy: bool) -> Any:
-    """Every tensor inside the result in the promised dtype, device and kind."""
+    """Convert every tensor in the result to the promised dtype, device and kind."""
     if isinstance(result, Tensor):
         result = result.to(device, dtype if result.is_floating_point() else None)
         return result.detach().cpu().numpy() if to_numpy else result
@@ -215,7 +215,7 @@ def _export(result: Any, dtype: torch.dtype | None, device: torch.device, to_num
             value = _export(getattr(result, field.name), dtype, device, to_numpy)
             object.__setattr__(
                 answer, field.name, value
-            )  # frozen, and NumPy where types say Tensor
+            )  # a frozen dataclass whose types say Tensor
         return answer
     if isinstance(result, tuple) and hasattr(result, "_fields"):
         return type(result)(*(_export(item, dtype, device, to_numpy) for item in result))
@@ -228,24 +228,23 @@ def _export(result: Any, dtype: torch.dtype | None, device: torch.device, to_num
 
 
 def ratio_or_nan(numerator: Tensor, denominator: Tensor, defined: Tensor | bool = True) -> Tensor:
-    """``numerator / denominator`` where defined and the denominator is not zero, else nan.
+    """``numerator / denominator`` if defined and the denominator is nonzero, else nan.
 
-    The division only ever sees a denominator that is safe, so that no inf or nan reaches the
-    gradient from an entry that is masked out.
+    The division gets a safe denominator, so that masked entries give no inf or nan to the gradient.
     """
     valid = (denominator != 0) & defined
     return nan_unless(valid, numerator / torch.where(valid, denominator, 1.0))
 
 
 def nan_unless(defined: Tensor, value: Tensor) -> Tensor:
-    """The value where defined, else nan with gradient zero."""
+    """The value if defined, else nan with gradient zero."""
     return torch.where(defined, value, torch.nan)
 
 
 def safe_sqrt(value: Tensor) -> Tensor:
-    """Square root of a number that is not negative, with gradient zero (not inf) at zero.
+    """Square root with gradient zero (not inf) at zero.
 
-    Values below zero, which only rounding produces, count as zero.
+    Negative values, which come only from rounding, count as zero.
     """
     positive = value > 0
     root = torch.where(positive, value, torch.ones_like(value)).sqrt()
@@ -254,7 +253,7 @@ def safe_sqrt(value: Tensor) -> Tensor:
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """No TF32 and no bfloat16 inside float32 products while the block runs; restored afterwards."""
+    """Switch off TF32 and bfloat16 in float32 products inside the block."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:

@@ -1,12 +1,12 @@
-r"""Ridge regression judged without held-out data, in closed form.
+r"""Leave-one-out ridge regression in closed form.
 
-What a regression with intercept would predict for an example that it has not seen follows from one
-fit to all of them. With the centred kernel :math:`K_c`, the ridge :math:`\lambda` and
+One fit to all examples gives the prediction for every example from all the others. With intercept,
+the centred kernel :math:`K_c`, the ridge :math:`\lambda` and
 
 .. math:: P = \lambda\,(K_c + \lambda I)^{-1} - \tfrac1n 11^\top, \qquad
           y_i - \hat y_{-i} = P_{ii}^{-1} (P y)_i
 
-the answer is exact. One eigendecomposition serves every ridge.
+this is exact. One eigendecomposition serves all ridges.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,24 +32,24 @@ __all__ = [
     "regression_targets",
 ]
 
-# Ridges that compete, in units of the mean eigenvalue of the centred kernel.
+# Ridges to try, in units of the mean eigenvalue of the centred kernel.
 RIDGES = tuple(10.0**exponent for exponent in torch.arange(-5, 2.01, 0.5).tolist())
-NORMAL_QUANTILE = 1.959963984540054  # of the normal distribution: intervals hold 95 %
-_LEAST = 1e-9  # of 1 - leverage: an example that alone spans a direction
-_DECIMALS = 9  # of scores of classes: those that differ by less are equal
+NORMAL_QUANTILE = 1.959963984540054  # of the normal distribution, for 95 % intervals
+_LEAST = 1e-9  # smallest 1 - leverage; below it an example alone determines a direction
+_DECIMALS = 9  # decimals of class scores that are compared
 
 
 @dataclass(frozen=True)
 class LeaveOneOut:
-    """What a regression predicts for each example from all the others, and how good that is."""
+    """Leave-one-out predictions of a regression, with their error and accuracy."""
 
-    error: Float[Tensor, ""]  # squared, in units of that of the mean of the others
-    error_interval: Float[Tensor, "2"]  # 95 %, from the spread over examples
-    accuracy: Float[Tensor, ""]  # share of class labels that are predicted; else nan
-    accuracy_interval: Float[Tensor, "2"]  # 95 %, Wilson's
+    error: Float[Tensor, ""]  # squared error; 1 is that of the mean of the others
+    error_interval: Float[Tensor, "2"]  # 95 % interval, from the spread over examples
+    accuracy: Float[Tensor, ""]  # share of right class labels; nan for regression
+    accuracy_interval: Float[Tensor, "2"]  # Wilson's 95 % interval
     ridge: Float[Tensor, ""]  # in units of the mean eigenvalue of the centred kernel
     predictions: Float[Tensor, "n c"]  # one column for each class present, or each target
-    classes: Integer[Tensor, " c"] | None  # labels of the columns; none for regression
+    classes: Integer[Tensor, " c"] | None  # labels of the columns; None for regression
 
     def __repr__(self) -> str:
         n, c = self.predictions.shape
@@ -61,9 +61,9 @@ class LeaveOneOut:
 def regression_targets(
     targets: Shaped[Tensor, "n *c"], outputs: int | None = None
 ) -> tuple[Float[Tensor, "n c"], Integer[Tensor, " c"] | None]:
-    """Columns to regress, and the classes they stand for: one-hot labels, or targets as they are.
+    """Target columns and their classes: one-hot labels, or targets unchanged.
 
-    Class labels have one column for each class present, or for each of ``outputs`` in order.
+    Class labels have one column for each class present, or for each of ``outputs``, in order.
 
     Raises:
         ShapeError: If targets have more than two axes or none.
@@ -88,18 +88,18 @@ def regression_targets(
 def expected_right(
     predictions: Float[Tensor, "n c"], columns: Float[Tensor, "n c"]
 ) -> Bool[Tensor, " n"]:
-    """Which examples would be right if they were new, and their class no rarer than before.
+    """Which examples are predicted correctly, after a correction for their own class.
 
-    An example that is left out makes its own class rarer among the others by 1 / (n - 1). Without
-    this correction random labels stay below chance (1.5 % for 100 examples of ten classes).
+    Leaving out an example makes its class rarer among the others by 1 / (n - 1). Without this
+    correction random labels stay below chance (1.5 % for 100 examples of ten classes).
 
     Args:
-        predictions: for each example from all the others.
+        predictions: leave-one-out predictions of each example.
         columns: one-hot classes.
     """
     others = (columns.sum(0) - columns) / (len(columns) - 1)
     scores = double(predictions) - others + columns.mean(0)
-    # Of equal scores the first wins: rounding would give away the class of the example.
+    # The first of equal scores wins. Otherwise rounding would reveal the class of the example.
     return scores.round(decimals=_DECIMALS).argmax(1) == columns.argmax(1)
 
 
@@ -114,10 +114,11 @@ def leave_one_out(
     Cost: O(n r c) for each ridge.
 
     Args:
-        vectors: eigenvectors of the centred kernel; those of eigenvalue zero may be left out.
-        eigenvalues: theirs.
+        vectors: eigenvectors of the centred kernel; those of eigenvalue zero may be missing.
+        eigenvalues: eigenvalues of these vectors.
         targets: integer class labels, or numbers to regress.
-        ridges: those that compete, in units of the mean eigenvalue; that of least error wins.
+        ridges: ridges to try, in units of the mean eigenvalue; the one with the least error is
+            used.
     """
     columns, names = regression_targets(targets)
     n, centred = len(columns), unit_peak(columns - columns.mean(0))
@@ -141,12 +142,12 @@ def best_ridge(
     columns: Tensor,
     names: Tensor | None,
 ) -> LeaveOneOut:
-    """The ridge of least error, and what it comes to; residuals are (k, n, c) for k ridges."""
+    """The ridge with the least error, and its results; residuals are (k, n, c) for k ridges."""
     if len(ridges) == 0:
         raise ShapeError("ridges: expected at least one, got none")
     require_positive(**{f"ridges[{place}]": ridge for place, ridge in enumerate(ridges)})
     n, peak = len(columns), (columns - columns.mean(0)).abs().max()
-    # Features that are all alike predict the mean of the others, whatever the ridge.
+    # Equal features predict the mean of the others, for any ridge.
     missed = residuals(columns.new_tensor(list(ridges)) * torch.where(unit > 0, unit, 1.0))
     best = int(missed.square().sum((1, 2)).argmin())
     own = missed[best].square().sum(1)
@@ -171,7 +172,7 @@ def best_ridge(
 
 
 def _wilson(share: Tensor, count: int) -> Tensor:
-    """Interval of 95 % for a share of independent draws."""
+    """95 % interval for a share of independent draws."""
     square = NORMAL_QUANTILE**2 / count
     middle = (share + square / 2) / (1 + square)
     half = (

@@ -1,11 +1,11 @@
 """Mergeable sufficient statistics of rows: raw float64 sums about a fixed shift, and triangles.
 
-Sums about one shift add, across batches, shards and processes, by plain summation. Statistics
-about different shifts are rebased first, exactly. The shift (the mean of the first batch) keeps
-the numbers small, so that features with a large mean lose no digits when they are centred.
+Sums about one shift add up across batches, shards and processes. Statistics about different shifts
+are first converted, exactly. The shift (the mean of the first batch) keeps the numbers small, so
+that features with a large mean lose no digits when they are centred.
 
-``R.T @ R`` equals the Gram matrix of all rows seen, but singular values down to ``eps`` of the
-largest survive in R, where the Gram keeps only those above ``sqrt(eps)``.
+``R.T @ R`` equals the Gram matrix of all rows. But R keeps singular values down to ``eps`` times
+the largest, and a Gram matrix only those above ``sqrt(eps)``.
 """
 
 from dataclasses import dataclass
@@ -25,15 +25,15 @@ from theodolite.linalg.spectra import Eigen, top_eigen
 
 __all__ = ["Moments", "RowSample", "TriangularState", "row_chunks"]
 
-_CHUNK_BYTES = 32 * 2**20  # float64 copy of one chunk: fits the cache hierarchy
-_SMALL = 1024  # rows and columns of a matrix that a CPU decomposes faster
-_DEVICE_CHUNK_BYTES = 256 * 2**20  # on an accelerator: amortises launches
+_CHUNK_BYTES = 32 * 2**20  # float64 copy of one chunk; fits into the cache
+_SMALL = 1024  # matrices with fewer rows are decomposed faster by a CPU
+_DEVICE_CHUNK_BYTES = 256 * 2**20  # the same on an accelerator, where launches cost time
 
 
 def row_chunks(*tensors: Tensor) -> list[tuple[Tensor, ...]]:
     """The tensors in chunks of rows whose float64 copies stay below 32 MiB (GPU: 256 MiB) each.
 
-    Memory beyond the input is then independent of the number of rows.
+    So memory beyond the input does not depend on the number of rows.
     """
     widest = max(tensor[0].numel() if len(tensor) else 1 for tensor in tensors)
     size = _CHUNK_BYTES if tensors[0].device.type == "cpu" else _DEVICE_CHUNK_BYTES
@@ -56,7 +56,7 @@ class Moments:
 
     @classmethod
     def of(cls, rows: Float[Tensor, "n d"], shift: Float[Tensor, " d"] | None = None) -> "Moments":
-        """Moments of one batch; without a shift, about its own mean."""
+        """Moments of one batch; by default about its own mean."""
         require_axes(2, rows=rows)
         require_nonempty(rows=rows)
         center = double(rows.double().mean(0) if shift is None else shift)
@@ -69,9 +69,9 @@ class Moments:
         return cls(center.new_tensor(float(len(rows))), center, total, scatter)
 
     def rebase(self, shift: Float[Tensor, " d"]) -> "Moments":
-        """The same rows, about another shift."""
+        """The same moments about another shift."""
         require_same_shape(shift=shift, own=self.shift)
-        if shift is self.shift:  # a stream keeps its shift: adding a batch costs one addition
+        if shift is self.shift:  # a stream keeps its shift, so adding a batch costs one addition
             return self
         move = self.shift - double(shift)
         cross = torch.outer(self.total, move)
@@ -79,7 +79,7 @@ class Moments:
         return Moments(self.count, double(shift), self.total + self.count * move, scatter)
 
     def __add__(self, other: "Moments") -> "Moments":
-        """Moments of both groups of rows together, about this one's shift."""
+        """Moments of both groups of rows together, about the shift of this one."""
         moved = other.rebase(self.shift)
         return Moments(
             self.count + moved.count,
@@ -99,10 +99,10 @@ class Moments:
         return self.rebase(center).scatter / (self.count - ddof)
 
     def leading(self, count: int, *, tolerance: float = 1e-11) -> Eigen:
-        """Leading eigenpairs of the covariance about the mean; small ones are found on the CPU."""
+        """Leading eigenpairs of the covariance about the mean; the CPU computes small ones."""
         rounded = self.covariance()
         require_finite(covariance=rounded)
-        matrix = (rounded + rounded.mT) / 2  # products of patches are not quite symmetric
+        matrix = (rounded + rounded.mT) / 2  # rounding makes products of patches asymmetric
         matrix = matrix.cpu() if len(matrix) <= _SMALL else matrix
         values, vectors = top_eigen(matrix, count, tolerance=tolerance)
         return Eigen(values.clamp(min=0.0), vectors)
@@ -111,7 +111,7 @@ class Moments:
 @prints_shapes
 @dataclass(frozen=True)
 class RowSample:
-    r"""Rows that are fewer than their entries: their covariance is never formed.
+    r"""Few rows with many entries, whose covariance is never formed.
 
     .. math:: \Sigma v = \lambda v \iff \tfrac1n X X^\top u = \lambda u,\quad
               v = \frac{X^\top u}{\sqrt{n \lambda}}
@@ -128,9 +128,9 @@ class RowSample:
         return Moments.of(self.rows)
 
     def leading(self, count: int, *, tolerance: float = 1e-11) -> Eigen:
-        """Leading eigenpairs of the covariance about the mean, of which fewer than n have a value.
+        """Leading eigenpairs of the covariance about the mean; fewer than n are nonzero.
 
-        Beyond n pairs come any directions that no row varies in, with the value zero.
+        Further pairs have the value zero and arbitrary directions in which no row varies.
         """
         require_finite(rows=self.rows)
         X = double(self.rows)
@@ -142,7 +142,7 @@ class RowSample:
         draws = torch.Generator(X.device).manual_seed(0)
         shape = X.shape[1], count - own
         others = torch.randn(shape, generator=draws, dtype=X.dtype, device=X.device)
-        # Those of vanishing values are not orthogonal.
+        # Directions of vanishing values are not orthogonal.
         vectors, signs = torch.linalg.qr(torch.cat([scaled, others], 1))
         signs = torch.where(signs.diagonal() < 0, -1.0, 1.0)
         values = torch.cat([values.clamp(min=0.0) / len(X), values.new_zeros(count - own)])
@@ -152,7 +152,7 @@ class RowSample:
 @prints_shapes
 @dataclass(frozen=True)
 class TriangularState:
-    """The triangle ``R`` (d x d, zero rows where fewer rows were seen) of a stream of rows."""
+    """The triangle ``R`` (d x d, with zero rows for fewer rows) of a stream of rows."""
 
     triangle: Float[Tensor, "d d"]
 
@@ -168,7 +168,7 @@ class TriangularState:
         return cls(torch.zeros(width, width, dtype=torch.float64, device=device))
 
     def extend(self, rows: Float[Tensor, "n d"]) -> "TriangularState":
-        """State after some more rows: stack and re-triangularise."""
+        """State after some more rows."""
         stacked = torch.cat([self.triangle, double(rows)])
         return TriangularState(torch.linalg.qr(stacked, mode="r").R)
 
@@ -178,5 +178,5 @@ class TriangularState:
         return self.extend(other.triangle)
 
     def split(self, columns: int) -> tuple[Tensor, Tensor]:
-        """``R[:, :columns], R[:, columns:]``: features and the targets that rode along."""
+        """``R[:, :columns], R[:, columns:]``: features, and the targets appended to them."""
         return self.triangle[:, :columns], self.triangle[:, columns:]

@@ -1,4 +1,4 @@
-"""Targets seen in the left singular basis of features: what alignment and convergence both read."""
+"""Targets in the left singular basis of features, for alignment and convergence."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -29,10 +29,10 @@ __all__ = [
 Route = Literal["svd", "gram", "dual", "qr"]
 
 _DOUBLE_EPS = torch.finfo(torch.float64).eps
-_SMALLEST_BLOCK = 256  # columns: narrower products do not fill the machine
-_GRAM_FLOOR = 3e-7  # of the largest singular value: float64 Gram matrices resolve nothing below
-# Below this share of the largest singular value a float64 Gram matrix mixes directions: the label
-# mass on them is off by more than 1e-9.
+_SMALLEST_BLOCK = 256  # columns; narrower products do not use the machine fully
+_GRAM_FLOOR = 3e-7  # times the largest singular value: float64 Gram matrices resolve nothing below
+# Below this share of the largest singular value a float64 Gram matrix mixes directions: the error
+# of their label mass is above 1e-9.
 GRAM_ACCURATE_ABOVE = 1e-4
 
 
@@ -41,31 +41,32 @@ GRAM_ACCURATE_ABOVE = 1e-4
 class LabelProjections:
     r"""Singular values of features and the targets' coordinates on their left singular vectors.
 
-    With :math:`\Phi = U\Sigma V^\top` of rank :math:`r` and targets :math:`y`: the positive
-    :math:`\sigma_i`, largest first, :math:`c_i = u_i^\top y` per target column, and the mass
-    :math:`\|y\|^2 - \sum_i c_i^2` that lies outside the range of the features. Several sets of
-    targets, such as permutations of one, lie side by side along a last axis.
+    Let :math:`\Phi = U\Sigma V^\top` have rank :math:`r`, and let :math:`y` be the targets. The
+    projections are the positive :math:`\sigma_i`, largest first, the coordinates
+    :math:`c_i = u_i^\top y` of each target column, and the mass :math:`\|y\|^2 - \sum_i c_i^2`
+    outside the range of the features. Several sets of targets, such as permutations, have a last
+    axis of their own.
 
-    ``route`` says how they were obtained. A Gram matrix squares the condition number: what lies
-    below ``resolved_above`` is lost in its rounding, and its mass counts to the residual. Zero
-    means that every singular value that does not count as zero is resolved.
+    ``route`` names the method. A Gram matrix squares the condition number. It loses singular values
+    below ``resolved_above`` in its rounding, and their mass counts as residual. Zero means that all
+    singular values are resolved, except those that count as zero.
     """
 
     singular_values: Float[Tensor, " r"]
     coefficients: Float[Tensor, "r c *sets"]
     residual: Float[Tensor, "c *sets"]
-    count: int  # examples
+    count: int  # number of examples
     route: Route = "svd"
     resolved_above: float = 0.0
 
     @property
     def mass(self) -> Float[Tensor, "r c *sets"]:
         """Squared coefficients: the label mass on each direction, per target column."""
-        return self.coefficients**2  # NumPy arrays too, which know no .square()
+        return self.coefficients**2  # also for NumPy arrays, which have no .square()
 
     @property
     def energy(self) -> Float[Tensor, "c *sets"]:
-        """Squared norm of each target column: all of its mass, inside the range and outside."""
+        """Squared norm of each target column, inside and outside of the range."""
         return self.mass.sum(0) + self.residual
 
 
@@ -84,8 +85,8 @@ def svd_projections(
 ) -> LabelProjections:
     """Projections by the thin singular value decomposition: accurate to rounding.
 
-    Singular values within ``rank_tolerance`` of zero count as zero; ``eps`` is that of the
-    dtype in which the features came.
+    Singular values within ``rank_tolerance`` of zero count as zero; ``eps`` is the rounding of the
+    original dtype of the features.
     """
     epsilon = eps_of(features) if eps is None else eps
     return _from_factor(double(features), double(targets), rank_tolerance(features.shape, epsilon))
@@ -96,13 +97,13 @@ def qr_projections(
     targets: Shaped[Tensor, "n *c"],
     num_classes: int | None = None,
 ) -> LabelProjections:
-    """As accurate as the singular value decomposition, in one pass with O(d²) memory."""
+    """Projections with the accuracy of the SVD, in one pass with O(d²) memory."""
     width = features.shape[1]
     state: TriangularState | None = None
     for rows, labels in row_chunks(features, targets):
         both = torch.cat([double(rows), target_columns(labels, num_classes)], dim=1)
         state = TriangularState.of(both) if state is None else state.extend(both)
-    assert state is not None  # features have rows: the caller checked
+    assert state is not None  # the caller checked that features have rows
     return projections_from_triangle(state, width, len(features), eps_of(features))
 
 
@@ -116,8 +117,8 @@ def projections_from_triangle(
     Args:
         state: triangle of all rows, features first.
         width: number of feature columns.
-        count: number of rows that the state has seen.
-        eps: rounding of the dtype in which the features came.
+        count: number of rows in the state.
+        eps: rounding of the original dtype of the features.
     """
     factor, targets = state.split(width)
     return _from_factor(factor, targets, rank_tolerance((count, width), eps), count, "qr")
@@ -140,7 +141,7 @@ def gram_sums(
     size = features.shape[1]
     columns = target_columns(targets[:1], num_classes).shape[1]
     chunks = row_chunks(features, targets)
-    # Targets next to features: a product with a few columns alone runs at memory speed.
+    # One product of features and targets; a product with a few columns alone is slow.
     both = double(features[:0]).new_empty(len(chunks[0][0]), columns + size)
     sums, energy = both.new_zeros(size, columns + size), both.new_zeros(columns)
     for rows, labels in chunks:
@@ -154,7 +155,7 @@ def gram_sums(
 
 
 def _add_lower_products(sums: Tensor, wide: Tensor) -> None:
-    """Blocks on and below the diagonal only: five eighths of the work for four blocks."""
+    """Only blocks on and below the diagonal: five eighths of the work for four blocks."""
     size = len(sums)
     columns = wide.shape[1] - size
     step = max(_SMALLEST_BLOCK, -(-size // 4))
@@ -165,7 +166,7 @@ def _add_lower_products(sums: Tensor, wide: Tensor) -> None:
 
 
 def dual_gram(features: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
-    r""":math:`\Phi\Phi^\top` in float64 over blocks of features: for n below d. O(n² d)."""
+    r""":math:`\Phi\Phi^\top` in float64, over blocks of features, for n < d. O(n² d)."""
     kernel = double(features[:0]).new_zeros(len(features), len(features))
     for (block,) in row_chunks(features.mT):
         wide = double(block)
@@ -179,13 +180,13 @@ def projections_from_kernel(
     width: int = 1,
     eps: float | None = None,
 ) -> LabelProjections:
-    r"""Projections from :math:`\Phi\Phi^\top`, whose eigenvectors are the :math:`u_i` themselves.
+    r"""Projections from :math:`\Phi\Phi^\top`, whose eigenvectors are the :math:`u_i`.
 
     Args:
-        kernel: n x n kernel of the examples, also of tangent features.
+        kernel: n x n kernel of the examples; may be a tangent kernel.
         targets: target columns.
         width: number of features behind the kernel.
-        eps: rounding of the dtype in which the features came; that of the kernel by default.
+        eps: rounding of the original dtype of the features; by default that of the kernel.
     """
     values, vectors = symmetric_eigen(kernel)
     noise = eps_of(kernel) if eps is None else eps
@@ -208,15 +209,15 @@ def projections_from_gram(
 
     .. math:: \sigma_i = \sqrt{\lambda_i}, \qquad c_i = v_i^\top\Phi^\top y / \sigma_i
 
-    Singular values below :math:`\sqrt{d\,\varepsilon}\,\sigma_1` drown in the rounding of the Gram
-    matrix and count as zero: their mass goes into the residual.
+    Singular values below :math:`\sqrt{d\,\varepsilon}\,\sigma_1` are rounding of the Gram matrix
+    and count as zero. Their mass is added to the residual.
 
     Args:
         gram: :math:`\Phi^\top\Phi`.
         cross: :math:`\Phi^\top Y`.
         energy: squared norm of each target column.
         count: number of rows behind the sums.
-        eps: rounding of the dtype in which the features came; that of the Gram by default.
+        eps: rounding of the original dtype of the features; by default that of the Gram matrix.
     """
     values, vectors = symmetric_eigen(gram)
     noise = eps_of(gram, cross) if eps is None else eps
@@ -228,17 +229,17 @@ def projections_from_gram(
 
 
 def _live(gram: Tensor) -> int:
-    """How many rows or columns of the features are not zero: no more than these can be lost."""
+    """Number of nonzero rows or columns of the features, an upper bound of the rank."""
     return int((gram.diagonal() != 0).sum())
 
 
 def _resolved(
     values: Tensor, shape: tuple[int, int], eps: float, full: int
 ) -> tuple[Tensor, float]:
-    """Which eigenvalues of a Gram matrix stand for singular values, and the limit that it sets.
+    """Which eigenvalues of a Gram matrix represent singular values, and the resulting limit.
 
-    The limit is zero when nothing was lost: full rank, or what fell below the limit counts as
-    zero anyway at the precision of the data.
+    The limit is zero if nothing is lost: the rank is full, or lost values count as zero at the
+    precision of the data.
     """
     top = values.max().clamp(min=0).sqrt()
     limit = max(_GRAM_FLOOR, (len(values) * _DOUBLE_EPS) ** 0.5) * top
@@ -255,5 +256,5 @@ def _from_factor(
     kept = values > noise * values.max()
     left, sigma = left[:, kept], values[kept]
     coefficients = left.mT @ targets
-    residual = (targets - left @ coefficients).square().sum(0)  # no difference of large squares
+    residual = (targets - left @ coefficients).square().sum(0)  # avoids a difference of squares
     return LabelProjections(sigma, coefficients, residual, count or len(factor), route)

@@ -1,10 +1,10 @@
-"""Symmetric eigen-decompositions and singular values that do not fail to converge.
+"""Symmetric eigendecompositions and singular values with a fallback if a driver does not converge.
 
-All work is done in float64 on the device of the input; where a driver does not converge, the next
-one is tried, then the CPU, then LAPACK's slowest and most robust routine.
+All work is in float64 on the device of the input. If a driver does not converge, the next one is
+tried, then the CPU, then LAPACK's slowest and most robust routine.
 
-Leading pairs come from ARPACK (``scipy.sparse.linalg.eigsh``), each product in torch on the device.
-On a GPU, which one vector at a time leaves idle, those of a matrix come from blocks of vectors.
+Leading pairs come from ARPACK (``scipy.sparse.linalg.eigsh``), with products in torch on the
+device. On a GPU single vectors are slow, so leading pairs of a matrix come from blocks of vectors.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ __all__ = [
 ]
 _DENSE_BELOW = 512  # a full eigh is faster below this size
 _BLOCK = 64  # vectors that are multiplied together
-_SPARE = 8  # pairs beyond those asked for, which speed up convergence
+_SPARE = 8  # additional pairs that speed up convergence
 _STEPS = 6  # products with a block between two restarts
 _MOST_RESTARTS = 60
 
@@ -124,19 +124,20 @@ def singular_values(matrix: Float[Tensor, "n d"]) -> Float[Tensor, " r"]:
 
 
 def rank_tolerance(shape: tuple[int, ...], eps: float) -> float:
-    r"""Share of the largest singular value below which those of an n x d matrix count as zero.
+    r"""Share of the largest singular value below which values of an n x d matrix count as zero.
 
-    ``max(n, d)`` times float64's rounding, for the decomposition; and :math:`\sqrt{\min(n, d)}`
-    times ``eps``, the rounding of the dtype the matrix came in: entries rounded to it move a
-    singular value by at most :math:`\frac\varepsilon2\|A\|_F`. Were it ``max(n, d) * eps``, a
-    million float32 rows would lose every direction below 12 % of the largest.
+    It is the larger of two numbers: ``max(n, d)`` times the rounding of float64, for the
+    decomposition, and :math:`\sqrt{\min(n, d)}` times ``eps``, the rounding of the original dtype.
+    Entries that are rounded to it move a singular value by at most
+    :math:`\frac\varepsilon2\|A\|_F`. With ``max(n, d) * eps`` a million float32 rows would lose
+    every direction below 12 % of the largest.
     """
     rounding = torch.finfo(torch.float64).eps
     return max(max(shape) * rounding, min(shape) ** 0.5 * eps)
 
 
 def numerical_rank(values: Float[Tensor, " r"], shape: tuple[int, ...], eps: float) -> int:
-    """How many singular values of a matrix of this shape do not count as zero."""
+    """Number of singular values of a matrix of this shape that do not count as zero."""
     if len(values) == 0:
         return 0
     return int((values > rank_tolerance(shape, eps) * values.max()).sum())
@@ -148,7 +149,7 @@ def equality_tolerance(size: int, eps: float) -> float:
 
 
 def eigenvalue_groups(values: Float[Tensor, " d"], rtol: float) -> list[slice]:
-    """Runs of sorted neighbours with gaps of at most ``rtol * max|value|``, chained."""
+    """Chains of sorted neighbours whose gaps are at most ``rtol * max|value|``."""
     if len(values) == 0:
         return []
     gaps = (values[:-1] - values[1:]).abs()
@@ -158,7 +159,7 @@ def eigenvalue_groups(values: Float[Tensor, " d"], rtol: float) -> list[slice]:
 
 
 def _scaled(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """The matrix in float64 with largest entry 1, so that no square inside LAPACK overflows."""
+    """The matrix in float64 with largest entry 1, so that squares in LAPACK do not overflow."""
     wide = double(matrix)
     peak = wide.detach().abs().max() if wide.numel() else wide.new_ones(())
     peak = torch.where(peak > 0, peak, torch.ones_like(peak))
@@ -183,15 +184,15 @@ def _first_that_converges(
 def top_eigen(matrix: Float[Tensor, "d d"], count: int, *, tolerance: float = 1e-11) -> Eigen:
     r"""The ``count`` algebraically largest eigenpairs of a symmetric matrix, largest first.
 
-    Small problems, or a large share of the spectrum, take the dense route. Otherwise a Krylov
-    space grows until every residual :math:`\|A v - \lambda v\|` is at most ``tolerance`` times
-    the largest eigenvalue: values are then right to about its square, and vectors to ``tolerance``
-    over the relative gap. Costs ``O(count d²)``, a few times.
+    Small problems, or a large share of the spectrum, use the dense method. Otherwise a Krylov space
+    grows until every residual :math:`\|A v - \lambda v\|` is at most ``tolerance`` times the
+    largest eigenvalue. The error of eigenvalues is then about the square of ``tolerance``. That of
+    vectors is ``tolerance`` divided by the relative gap. It takes a few times ``O(count d²)``.
 
     Args:
-        matrix: symmetric.
+        matrix: a symmetric matrix.
         count: number of pairs.
-        tolerance: of the residuals.
+        tolerance: tolerance of the residuals.
     """
     size = len(matrix)
     require_count(1, count=count)
@@ -211,10 +212,10 @@ def top_eigen(matrix: Float[Tensor, "d d"], count: int, *, tolerance: float = 1e
 
 
 def _block_krylov(matrix: Float[Tensor, "d d"], count: int, tolerance: float) -> Eigen | None:
-    """Leading eigenpairs by a block Lanczos method with thick restarts; None if it does not end.
+    """Leading eigenpairs by a block Lanczos method with thick restarts; None if not converged.
 
-    The basis and its image are kept: a restart keeps the leading Ritz vectors and goes on from
-    their residuals. Vectors that vanish, as in a matrix of low rank, are replaced by random ones.
+    The basis and its image are kept. A restart keeps the leading Ritz vectors and continues from
+    their residuals. Vanishing vectors, as in a matrix of low rank, are replaced by random ones.
     """
     size, keep = len(matrix), count + _SPARE
     draws = torch.Generator(matrix.device).manual_seed(0)
@@ -245,8 +246,8 @@ def _fresh_block(
 ) -> Float[Tensor, "d b"]:
     """Orthonormal columns that span a block, orthogonal to the basis.
 
-    Reflections are exact and slow on a GPU. They are taken once: from then on columns are nearly
-    orthonormal, and the Cholesky factor of their products does the same.
+    Reflections are exact and slow on a GPU, so they are used once. Afterwards columns are nearly
+    orthonormal, and the Cholesky factor of their products is enough.
     """
     before = torch.linalg.vector_norm(block, dim=0)
     block, triangle = torch.linalg.qr(block - basis @ (basis.mT @ block))
@@ -276,8 +277,8 @@ def top_eigen_operator(
         size: dimension of the operator.
         count: number of pairs, below ``size``.
         which: ARPACK's choice, ``"LA"`` (largest) or ``"LM"`` (largest in absolute value).
-        device: where ``product`` works.
-        tolerance: of residuals, relative to their eigenvalues; 0 for float64's own.
+        device: device of ``product``.
+        tolerance: tolerance of residuals, relative to their eigenvalues; 0 for float64's own.
 
     Raises:
         DomainError: If ``count`` is not below ``size``.
@@ -290,7 +291,7 @@ def top_eigen_operator(
         return product(tensor.flatten()).detach().double().cpu().numpy()
 
     operator = LinearOperator((size, size), matvec=matvec, dtype=np.dtype(np.float64))
-    start = np.random.default_rng(0).standard_normal(size)  # ARPACK's own start is not seeded
+    start = np.random.default_rng(0).standard_normal(size)  # ARPACK's default start has no seed
     try:
         values, vectors = eigsh(operator, k=count, which=which, v0=start, tol=tolerance)
     except ArpackNoConvergence:

@@ -1,4 +1,4 @@
-"""Frozen results on disk: strict JSON beside npz files, never pickle, and no torch."""
+"""Results on disk: strict JSON and npz files, without pickle and without torch."""
 
 from theodolite.records._disk import made_folder, replace_file
 from theodolite.records._files import (

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, and folders that one process writes at a time."""
+"""Files that are written completely or not at all; folders with one writing process at a time."""
 
 import os
 import secrets
@@ -19,7 +19,7 @@ __all__ = ["held_folder", "made_folder", "read_file", "remove_leftovers", "repla
 def replace_file(path: str | os.PathLike[str], data: bytes) -> Path:
     """Write a file under a temporary name beside it, flush it to the disk, then move it.
 
-    A reader sees the old file or the new one. A write that fails leaves the old one and no other.
+    A reader sees the old file or the new one. A failed write leaves only the old one.
 
     Raises:
         WriteError: If the disk is full, or the folder cannot be written.
@@ -35,7 +35,7 @@ def replace_file(path: str | os.PathLike[str], data: bytes) -> Path:
     except BaseException as error:
         with suppress(OSError, ValueError):
             temporary.unlink(missing_ok=True)
-        if isinstance(error, (OSError, ValueError)):  # ValueError: no file can have that name
+        if isinstance(error, (OSError, ValueError)):  # ValueError: an impossible file name
             raise WriteError(
                 f"{target}: cannot be written ({_reason(error)}); free some space, or name "
                 "a folder that can be written"
@@ -45,7 +45,7 @@ def replace_file(path: str | os.PathLike[str], data: bytes) -> Path:
 
 
 def remove_leftovers(folder: Path, *names: str) -> None:
-    """Remove temporary files of these names, which killed processes left; only while locked."""
+    """Remove temporary files of killed processes; call this only while the folder is locked."""
     for name in names:
         for path in folder.glob(f".{name}.*"):
             with suppress(OSError):
@@ -54,10 +54,10 @@ def remove_leftovers(folder: Path, *names: str) -> None:
 
 @contextmanager
 def made_folder(folder: Path) -> Iterator[Path]:
-    """The folder, created where it does not exist; removed again if the block fails.
+    """The folder, created if it does not exist; removed again if the block fails.
 
     Raises:
-        RecordError: If it is a file, or lies in one.
+        RecordError: If it is a file, or inside a file.
         WriteError: If it cannot be created.
     """
     made = _make(folder)
@@ -69,7 +69,7 @@ def made_folder(folder: Path) -> Iterator[Path]:
 
 
 def _make(folder: Path) -> list[Path]:
-    """Create a folder; gives those that did not exist, the deepest first."""
+    """Create a folder; return the folders that did not exist, the deepest first."""
     made: list[Path] = []
     try:
         with _told(folder):
@@ -89,7 +89,7 @@ def _remove_empty(folders: Iterable[Path]) -> None:
 
 @contextmanager
 def _told(folder: Path) -> Iterator[None]:
-    """What the system says of a folder, as an error of this library."""
+    """Convert an error of the system about a folder into an error of this library."""
     try:
         yield
     except (FileExistsError, NotADirectoryError) as error:
@@ -119,20 +119,20 @@ def read_file(path: Path, max_bytes: int | None) -> bytes:
     """The bytes of a regular file.
 
     Raises:
-        RecordError: If it is larger than the limit, or no regular file.
+        RecordError: If it is larger than the limit, or not a regular file.
         OSError: If it cannot be read.
     """
     found = path.stat()
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(f"{path.name} is a folder")
-    if not stat.S_ISREG(found.st_mode):  # a pipe would be waited for without end
+    if not stat.S_ISREG(found.st_mode):  # reading a pipe would never end
         raise RecordError(f"{path}: expected a regular file, got a pipe, socket or device")
     require_size(path, found.st_size, max_bytes)
     return path.read_bytes()
 
 
 def require_size(path: Path, size: int, max_bytes: int | None) -> None:
-    """Raise a RecordError if a file, or what it unpacks to, is larger than the limit."""
+    """Raise a RecordError if a file, or its unpacked content, is larger than the limit."""
     if max_bytes is not None and size > max_bytes:
         raise RecordError(
             f"{path}: it takes {size:,} bytes, more than the limit of {max_bytes:,}; if you trust "
@@ -142,17 +142,17 @@ def require_size(path: Path, size: int, max_bytes: int | None) -> None:
 
 @contextmanager
 def held_folder(folder: Path) -> Iterator[bool]:
-    """Make and hold a folder: other processes and threads that ask for it wait.
+    """Create and lock a folder; other processes and threads that lock it wait.
 
-    The operating system releases the lock of a process that ends, however it ends. A folder that
-    was made here is removed again if the block fails and leaves it empty.
+    The operating system releases the lock when the process ends for any reason. A folder that was
+    created here is removed again if the block fails and leaves it empty.
 
     Yields:
-        Whether the folder is held: Windows, and some network file systems, have no such locks.
-        Without one nothing that another process may need is removed.
+        Whether the folder is locked. Windows, and some network file systems, have no such locks.
+        Without a lock nothing is removed that another process may need.
 
     Raises:
-        RecordError: If it is a file, lies in one, or has a name that no folder can have.
+        RecordError: If it is a file, inside a file, or has an impossible name.
         WriteError: If it cannot be created, or the block raises another error of the system.
     """
     if sys.platform == "win32":
@@ -169,20 +169,20 @@ def held_folder(folder: Path) -> Iterator[bool]:
             raise _unusable(folder, error) from error
         raise
     finally:
-        if held:  # closing alone would leave the lock to a child that was forked meanwhile
+        if held:  # after closing alone, a forked child process would still hold the lock
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 
 def _lock(folder: Path) -> tuple[int, bool, list[Path]]:
-    """The open folder, whether it is locked, and which folders were made."""
+    """The open folder, whether it is locked, and the folders that were created."""
     made: list[Path] = []
     while True:
         made += _make(folder)
         with _told(folder):
             try:
                 descriptor = os.open(folder, os.O_RDONLY)
-            except FileNotFoundError:  # the process that made it failed and removed it
+            except FileNotFoundError:  # the process that created it has failed and removed it
                 continue
         held = False
         with suppress(OSError):

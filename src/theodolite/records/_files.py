@@ -1,9 +1,9 @@
-"""One record on disk: strict JSON beside one npz, never pickle.
+"""One record on disk: strict JSON and one npz file, without pickle.
 
-A record is a folder. ``arrays-<digest>.npz`` is written first; then ``record.json``, which names
-it, takes its place by ``os.replace``. That is the commit: a process killed at any moment leaves the
+A record is a folder. ``arrays-<digest>.npz`` is written first. Then ``os.replace`` puts
+``record.json``, which names it, into place. So a process that is killed at any moment leaves the
 old record or the new one. Processes that write one folder take turns. The loader checks the digests
-of both files and the sizes of arrays, and refuses what it does not understand.
+of both files and the sizes of arrays, and refuses unknown formats.
 """
 
 import hashlib
@@ -33,12 +33,12 @@ from theodolite.records._disk import (
 
 __all__ = ["LARGEST_RECORD", "SCHEMA", "Estimate", "Record", "load_record", "save_record"]
 
-SCHEMA = 2  # since 2 a record has a digest of itself, and the types and shapes of its arrays
-LARGEST_RECORD = 2**30  # bytes that are read unless somebody allows more
+SCHEMA = 2  # schema 2 added a digest of the record itself, and types and shapes of its arrays
+LARGEST_RECORD = 2**30  # default limit for reading, in bytes
 _FORMAT = "theodolite-record"
-_MOST_NAMED = 5  # runs below a folder that is none
-_MOST_LETTERS = 80  # of a name in a message
-MOST_READS = 100  # of a record that others replace
+_MOST_NAMED = 5  # largest number of runs in the message about a folder without a run
+_MOST_LETTERS = 80  # largest number of letters of a name in a message
+MOST_READS = 100  # attempts to read a record that other processes replace
 _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -48,7 +48,7 @@ _INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf}
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its uncertainty: standard error, and what chance alone would give.
+    """A number with its standard error and its chance level.
 
     Examples:
         >>> estimate = Estimate(0.42, error=0.03, null_mean=0.02, null_sd=0.01, method="jackknife")
@@ -64,7 +64,7 @@ class Estimate:
 
     @property
     def z_score(self) -> float:
-        """Distance from the null in its standard deviations; nan where there is no null."""
+        """Distance from the chance level in standard deviations; nan without a chance level."""
         if self.null_mean is None or not self.null_sd:
             return math.nan
         return (self.value - self.null_mean) / self.null_sd
@@ -72,12 +72,12 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Record:
-    """What one measurement leaves behind.
+    """The data of one measurement.
 
-    ``contents`` holds plain data (text, numbers, lists, mappings); numbers that are undefined are
-    nan here and null with a reason on disk. ``reasons`` maps the path of such a number
-    (``"layers/fc1/cka"``) to why. A record that was loaded names its ``file`` and the ``digest``
-    that was checked; records of versions before 0.3 have none.
+    ``contents`` holds plain data (text, numbers, lists, mappings). Undefined numbers are nan here,
+    and null with a reason on disk. ``reasons`` maps the path of such a number
+    (``"layers/fc1/cka"``) to the reason. A loaded record has its ``file`` and the checked
+    ``digest``; records of versions before 0.3 have no digest.
     """
 
     contents: Mapping[str, Any]
@@ -98,21 +98,21 @@ class Record:
 
 
 def save_record(record: Record, folder: str | os.PathLike[str], *, overwrite: bool = True) -> Path:
-    """Write a record into a folder, replacing the one that is there in a single step.
+    """Write a record into a folder; it replaces an existing record in a single step.
 
-    Processes that save to one folder take turns; the last one's record stays.
+    Processes that save to one folder take turns; the last record stays.
 
     Args:
-        record: what to write.
-        folder: created if it does not exist.
-        overwrite: False to leave a run that is there, and to write to the first of ``name-2``,
-            ``name-3``, ... that holds none.
+        record: the record.
+        folder: the folder; created if it does not exist.
+        overwrite: False keeps an existing run, and writes to the first of ``name-2``, ``name-3``,
+            ... without a run.
 
     Returns:
         The path of ``record.json``.
 
     Raises:
-        RecordError: If the contents hold something that is no plain data, or an array of objects.
+        RecordError: If the contents are not plain data, or an array has objects.
         WriteError: If the disk is full, or the folder cannot be written.
 
     Examples:
@@ -128,7 +128,7 @@ def save_record(record: Record, folder: str | os.PathLike[str], *, overwrite: bo
 
 
 def holds_run(folder: str | os.PathLike[str], *, below: bool = False) -> bool:
-    """Whether a record, or a step of a history, was written there; or in a folder right below."""
+    """Whether the folder, or a folder directly below, has a record or a step of a history."""
     path = Path(folder)
     if (path / "record.json").exists() or any(path.glob("steps*/*/record.json")):
         return True
@@ -139,7 +139,7 @@ def numbered(folder: str | os.PathLike[str]) -> Iterator[Path]:
     """The folder, then ``name-2``, ``name-3``, ..."""
     path = Path(folder)
     yield path
-    if path.name in ("", ".."):  # "." and the like: the folder's own name is needed
+    if path.name in ("", ".."):  # for paths such as "." the real name is needed
         path = path.resolve()
     if not path.name:
         raise RecordError(f"{path}: holds a run; name a folder in it")
@@ -148,9 +148,9 @@ def numbered(folder: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextmanager
 def claimed(folder: str | os.PathLike[str], *, overwrite: bool) -> Iterator["Place"]:
-    """Hold a folder to write in: this one, or the first beside it that holds no run.
+    """Lock a folder to write in: this one, or the first beside it without a run.
 
-    Whether it holds a run is asked while it is held, so that two processes never take the same.
+    The check for a run is made under the lock, so that two processes never take the same folder.
     """
     for candidate in numbered(folder):
         with held_folder(candidate) as alone:
@@ -164,8 +164,8 @@ class Place:
     """A folder to write in.
 
     Args:
-        folder: exists.
-        alone: whether it is held, so that no other process writes there now.
+        folder: an existing folder.
+        alone: whether it is locked, so that no other process writes there now.
     """
 
     folder: Path
@@ -181,7 +181,7 @@ class PackedRecord:
     document: bytes
 
     def write(self, place: Place) -> Path:
-        """Write the arrays, then the document that names them; then remove what is old."""
+        """Write the arrays, then the document that names them; then remove old files."""
         arrays, path = place.folder / self.arrays_name, place.folder / "record.json"
         known = arrays.exists()
         replace_file(arrays, self.arrays)
@@ -191,7 +191,7 @@ class PackedRecord:
             if place.alone and not known:
                 arrays.unlink(missing_ok=True)
             raise
-        if place.alone:  # no record names them, and no process is about to write one that does
+        if place.alone:  # no record names them, and no other process is writing such a record
             for stale in set(place.folder.glob("arrays-*.npz")) - {arrays}:
                 with suppress(OSError):
                     stale.unlink()
@@ -200,10 +200,10 @@ class PackedRecord:
 
 
 def packed_record(record: Record) -> PackedRecord:
-    """The files of a record; nothing is written.
+    """Make the files of a record in memory.
 
     Raises:
-        RecordError: If the contents hold something that is no plain data, or an array of objects.
+        RecordError: If the contents are not plain data, or an array has objects.
     """
     arrays = {name: np.asarray(array) for name, array in record.arrays.items()}
     packed = _pack(arrays)
@@ -234,7 +234,7 @@ def packed_record(record: Record) -> PackedRecord:
 
 
 def _digest(document: Mapping[str, Any]) -> str:
-    """SHA-256 of the document without its digest, whatever its white space."""
+    """SHA-256 of the document without its digest and without white space."""
     rest = {key: value for key, value in document.items() if key != "digest"}
     return hashlib.sha256(json.dumps(rest, allow_nan=False).encode()).hexdigest()
 
@@ -242,15 +242,15 @@ def _digest(document: Mapping[str, Any]) -> str:
 def load_record(
     folder: str | os.PathLike[str], *, max_bytes: int | None = LARGEST_RECORD
 ) -> Record:
-    """Read a record back, checked.
+    """Read a record and check it.
 
     Args:
-        folder: that it was saved in.
-        max_bytes: of ``record.json``, and of the arrays when unpacked; None for any size.
+        folder: the folder of the record.
+        max_bytes: limit for ``record.json`` and for the unpacked arrays; None for no limit.
 
     Raises:
-        RecordError: If there is no record, or it is damaged, foreign, too large, or from a newer
-            version; the message says which and what to do.
+        RecordError: If there is no record, or it is damaged, too large, of another program or of a
+            newer version. The message says which and what to do.
     """
     path = Path(folder) / "record.json"
     for _ in range(MOST_READS):
@@ -260,7 +260,7 @@ def load_record(
         except RecordError:
             if _read_document(path, max_bytes) == raw:
                 raise
-        # Another process has replaced the record, and removed its arrays, since it was read.
+        # Since the document was read, another process has replaced the record and its arrays.
     raise RecordError(f"{path}: other processes replace it faster than it can be read")
 
 
@@ -284,7 +284,7 @@ def _parsed(path: Path, raw: bytes, max_bytes: int | None) -> Record:
 
 
 def _checked_digest(path: Path, document: Mapping[str, Any]) -> str | None:
-    """The record's digest of itself; None for records of schema 1, which have none."""
+    """The digest in a record; None for records of schema 1."""
     digest = document.get("digest")
     if digest is None and document["schema"] == 1:
         return None
@@ -321,20 +321,20 @@ def _unpack(
                 declared = None if "members" not in entry else entry["members"][name]
                 if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                     raise ValueError(f"compression {info.compress_type} is not supported")
-                with archive.open(info) as member:  # read() without a size would unpack all of it
+                with archive.open(info) as member:  # read() without a limit would unpack everything
                     unpacked = io.BytesIO(member.read(info.file_size))
                 arrays[name] = _array(unpacked, info.file_size, declared)
         if "members" in entry and set(arrays) != set(entry["members"]):
             raise ValueError("expected the arrays that the record names")
     except RecordError:
         raise
-    except Exception as error:  # whatever three foreign parsers make of damaged bytes
+    except Exception as error:  # three parsers raise many kinds of errors for damaged bytes
         raise RecordError(f"{file}: the arrays cannot be read ({error}); measure again") from error
     return arrays
 
 
 def _array(stream: io.BytesIO, size: int, declared: Any) -> np.ndarray:
-    """One array, read only if its header says what the record and the file's size say."""
+    """One array, read only if its header agrees with the record and with the size of the file."""
     version = np.lib.format.read_magic(stream)
     header = _HEADERS[version](stream)
     shape, _, dtype = header
@@ -347,7 +347,7 @@ def _array(stream: io.BytesIO, size: int, declared: Any) -> np.ndarray:
 
 
 def _plain(value: Any, path: str, reasons: Mapping[str, str], undefined: dict[str, str]) -> Any:
-    """The value in strict JSON's types; each nan becomes null and is listed with its reason."""
+    """The value in types of strict JSON; each nan becomes null and is listed with its reason."""
     if isinstance(value, Estimate):
         value = vars(value)
     if isinstance(value, Mapping):

@@ -12,7 +12,7 @@ from theodolite.records._files import Record
 
 __all__ = ["require_history_head", "require_survey", "require_transfer"]
 
-_LARGEST = 1.7e308  # beyond it Python's integers are no floating-point numbers
+_LARGEST = 1.7e308  # larger integers of Python cannot become floating-point numbers
 
 
 class _Each:
@@ -23,7 +23,7 @@ class _Each:
 
 
 class _OrNull:
-    """A form, or null in its place."""
+    """A form, or null instead."""
 
     def __init__(self, form: Any) -> None:
         self.form = form
@@ -154,10 +154,10 @@ _CURVE_PARTS = {
 
 
 def require_transfer(record: Record, folder: str | os.PathLike[str]) -> Record:
-    """The record has what readers of a ranking of models rely on, and a curve for each of them.
+    """Check that a ranking has all entries that readers need, and a curve for each model.
 
     Raises:
-        RecordError: If something is missing or of another type; the message says where.
+        RecordError: If an entry is missing or of another type; the message says where.
     """
     _require(record.contents, _TRANSFER, folder)
     contents = record.contents
@@ -189,10 +189,10 @@ def require_transfer(record: Record, folder: str | os.PathLike[str]) -> Record:
 def require_survey(
     record: Record, folder: str | os.PathLike[str], *, of_history: bool = False
 ) -> Record:
-    """The record has what readers of a survey rely on, and the arrays that its curves name.
+    """Check that a survey has all entries that readers need, and the arrays of its curves.
 
     Raises:
-        RecordError: If something is missing or of another type; the message says where.
+        RecordError: If an entry is missing or of another type; the message says where.
     """
     form = _SURVEY | {"step": _COUNT} if of_history else _SURVEY
     _require(record.contents, form, folder)
@@ -202,12 +202,12 @@ def require_survey(
 
 
 def require_history_head(record: Record, folder: str | os.PathLike[str]) -> Record:
-    """The same for the record of a history itself."""
+    """The same for the head record of a history."""
     _require(record.contents, _HEAD, folder)
     return record
 
 
-# Roles that the arrays of a curve have together, with the axes of each; equal letters, one length.
+# Roles of the arrays of a curve, with the axes of each; equal letters mean equal lengths.
 _ROLES = (
     {"x": "n", "y": "n", "chance?": "n"},
     {"images": "kchw", "values": "k"},
@@ -218,7 +218,7 @@ _ROLES = (
 def _require_curve(
     curve: Mapping[str, Any], arrays: Mapping[str, np.ndarray], folder: str | os.PathLike[str]
 ) -> None:
-    """The arrays of a curve are there, and their shapes fit each other."""
+    """Check that the arrays of a curve exist, and that their shapes match."""
     what = f"curve {_shown(curve['name'])} of layer {_shown(curve['layer'])}"
     found = {}
     for role, name in curve["arrays"].items():
@@ -259,7 +259,7 @@ def _require(contents: Mapping[str, Any], form: Any, folder: str | os.PathLike[s
 
 
 def _problems(value: Any, form: Any, path: str) -> Iterator[str]:
-    """What does not fit, depth first."""
+    """All entries that do not match the form, depth first."""
     if isinstance(form, _OrNull):
         if value is not None:
             yield from _problems(value, form.form, path)

@@ -1,4 +1,4 @@
-"""Runs on disk, a survey or a history with its steps; folders that are free; the newest numbers."""
+"""Runs on disk (a survey, or a history with its steps), free folders, and the latest numbers."""
 
 import os
 import re
@@ -41,12 +41,12 @@ __all__ = [
 def free_folder(
     folder: str | os.PathLike[str], *, overwrite: bool = False, below: bool = False
 ) -> Path:
-    """The folder itself where it holds no run, else the first of ``name-2``, ``name-3``, ...
+    """The folder if it has no run, otherwise the first free one of ``name-2``, ``name-3``, ...
 
     Args:
-        folder: where somebody wants to write a run.
-        overwrite: take it in any case.
-        below: whether runs in folders right below it count, too.
+        folder: the requested folder.
+        overwrite: return it in any case.
+        below: whether runs in folders directly below it count too.
 
     Examples:
         >>> import tempfile
@@ -68,10 +68,10 @@ _STEPS_NAME = re.compile("steps(-[0-9a-f]{8})?")
 
 @dataclass(frozen=True)
 class Run:
-    """What a survey or a watched training run leaves behind; the layout is in docs/records.md.
+    """The records of a survey or of a training run; docs/records.md has the layout.
 
     Args:
-        name: what the user calls it, or "".
+        name: the name that the user gave, or "".
         head: settings, data and layers; of a survey, the record itself.
         steps: a survey record per step, in increasing order; of a survey, the record alone.
     """
@@ -85,7 +85,7 @@ class Run:
 
     @property
     def is_history(self) -> bool:
-        """Whether this was a training run; otherwise it is one moment."""
+        """Whether this is a training run; otherwise it is one moment."""
         return bool(self.head.contents.get("kind") == "history")
 
 
@@ -93,17 +93,17 @@ def save_run(run: Run, folder: str | os.PathLike[str], *, overwrite: bool = True
     """Write a run: one record, and for a history one more for each of its steps.
 
     Args:
-        run: what to write.
-        folder: created if it does not exist. A run that is there is replaced in one step: a
-            process that is killed leaves the old run or the new one.
-        overwrite: False to leave a run that is there, and to write to the first of ``name-2``,
-            ``name-3``, ... that holds none.
+        run: the run.
+        folder: the folder; created if it does not exist. An existing run is replaced in one step: a
+            killed process leaves the old run or the new one.
+        overwrite: False keeps an existing run, and writes to the first of ``name-2``, ``name-3``,
+            ... without a run.
 
     Returns:
         The path of the head's ``record.json``.
 
     Raises:
-        RecordError: If the contents hold something that is no plain data.
+        RecordError: If the contents are not plain data.
         WriteError: If the disk is full, or the folder cannot be written.
     """
     with claimed(folder, overwrite=overwrite) as place:
@@ -111,13 +111,13 @@ def save_run(run: Run, folder: str | os.PathLike[str], *, overwrite: bool = True
 
 
 def _write_run(run: Run, place: Place) -> tuple[Path, Path]:
-    """Write a run in the place of what is there; its head commits it, steps included.
+    """Write a run over an existing one; writing its head commits the run with all steps.
 
     Returns:
         The head's path, and the folder of the steps.
     """
     steps = place.folder / _STEPS
-    if steps.exists() or not place.alone:  # of a run that stays whole until its head is replaced
+    if steps.exists() or not place.alone:  # the old run stays complete until its head is replaced
         steps = place.folder / f"{_STEPS}-{secrets.token_hex(4)}"
     contents = dict(run.head.contents)
     if run.is_history and steps.name != _STEPS:
@@ -151,7 +151,7 @@ def save_step(step: Record, folder: str | os.PathLike[str]) -> Path:
 
 
 def _steps_name(head: Record, folder: str | os.PathLike[str]) -> str:
-    """The folder of the steps below that of a history; the first history there names none."""
+    """The folder of the steps of a history; its first history does not name one."""
     name = head.contents.get(_STEPS_KEY, _STEPS)
     if not isinstance(name, str) or not _STEPS_NAME.fullmatch(name):
         raise RecordError(f"{folder}: damaged: {_STEPS_KEY}: expected the name of a folder")
@@ -159,19 +159,19 @@ def _steps_name(head: Record, folder: str | os.PathLike[str]) -> str:
 
 
 class HistoryWriter:
-    """Writes a history while it grows; a disk that is full, or gone, ends nothing.
+    """Writes a history while it grows. A full or missing disk does not end the training.
 
-    What cannot be written is kept and tried again with the next step. A folder that another run
-    has taken in the meantime is left to it: this run moves to the next ``name-2`` that is free.
+    Steps that cannot be written are kept, and tried again with the next step. If another run has
+    taken the folder in the meantime, this run moves to the next free ``name-2``.
 
     Args:
         folder: where to write.
-        overwrite: whether a run that is there when the first step is written is replaced.
+        overwrite: whether the first step replaces an existing run.
 
     Attributes:
-        folder: where the steps are.
-        waiting: step -> record, of those that are not on disk.
-        problem: why they are not, or None.
+        folder: the folder of the steps.
+        waiting: step -> record, for steps that are not on disk.
+        problem: why they are not on disk, or None.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -179,20 +179,20 @@ class HistoryWriter:
         self.waiting: dict[int, Record] = {}
         self.problem: str | None = None
         self._overwrite = overwrite
-        self._head: tuple[int, int] | None = None  # of the file that this writer has written
+        self._head: tuple[int, int] | None = None  # identity of the file that this object wrote
         self._steps = self.folder
 
     def write(self, run: Run) -> None:
-        """Write the last step of a run, and what is waiting; see :attr:`problem`."""
+        """Write the last step of a run, and the waiting steps; see :attr:`problem`."""
         last = run.steps[-1]
         self.waiting[last.contents["step"]] = last
         self.flush(run)
 
     def flush(self, run: Run) -> None:
-        """Try again to write what is waiting.
+        """Try again to write the waiting steps.
 
         Args:
-            run: all of it; where the folder is lost to another run everything is written anew.
+            run: the whole run; it is written again if another run has taken the folder.
         """
         try:
             if self._head is not None:
@@ -217,7 +217,7 @@ class HistoryWriter:
         self.problem = None
 
     def _stamp(self, folder: Path) -> tuple[int, int] | None:
-        """What tells one writing of the head from the next; None where there is no head."""
+        """The identity of the head file, which changes with every write; None without a head."""
         try:
             found = (folder / "record.json").stat()
         except FileNotFoundError:
@@ -226,17 +226,18 @@ class HistoryWriter:
 
 
 def load_run(folder: str | os.PathLike[str], *, max_bytes: int | None = LARGEST_RECORD) -> Run:
-    """Read a survey or a history back, checked.
+    """Read a survey or a history and check it.
 
-    The last step of a history is left out if it has no record: that is what a killed process leaves
-    behind. One before it that has none is left out with a warning. Damage raises.
+    The last step of a history is left out if it has no record, because a killed process leaves it
+    like this. An earlier step without a record is left out with a warning. Damage raises an error.
 
     Args:
-        folder: that it was saved in.
-        max_bytes: of each of its records, as in :func:`load_record`.
+        folder: the folder of the run.
+        max_bytes: limit for each of its records, as in :func:`load_record`.
 
     Raises:
-        RecordError: If there is no run, or a record of it is damaged, foreign, too large or newer.
+        RecordError: If there is no run, or one of its records is damaged, too large, of another
+            program or of a newer version.
     """
     head = load_record(folder, max_bytes=max_bytes)
     for _ in range(MOST_READS):
@@ -252,7 +253,7 @@ def load_run(folder: str | os.PathLike[str], *, max_bytes: int | None = LARGEST_
             if problem is not None:
                 raise problem
             return run
-        head = now  # another process has replaced the run since its head was read
+        head = now  # another process has replaced the run in the meantime
     raise RecordError(f"{folder}: other processes replace it faster than it can be read")
 
 
@@ -302,7 +303,7 @@ _MEASURES = {
 
 
 def _in_current_terms(record: Record) -> Record:
-    """A record of an older version with the names that fields and measures have now."""
+    """A record of an older version with the current names of fields and measures."""
     contents = dict(record.contents)
     for section, names in _RENAMED.items():
         fields = contents.get(section)
@@ -321,7 +322,7 @@ def _in_current_terms(record: Record) -> Record:
 
 
 def _current_answer(entry: Any) -> Any:
-    """An answer of version 0.2 had its evidence under "why", and its figures under "evidence"."""
+    """Convert an answer of version 0.2: "why" was its evidence, "evidence" its figures."""
     if not isinstance(entry, dict) or "why" not in entry:
         return entry
     sure = "undecided" if entry.get("certainty") == "open" else entry.get("certainty")
@@ -339,11 +340,11 @@ def _with_current_measure(entry: Any) -> Any:
 
 @dataclass(frozen=True)
 class Latest:
-    """The last step of a run, completed by what steps before it measured and it did not.
+    """The last step of a run, completed by the families that only earlier steps measured.
 
     Args:
-        record: the last step, with rows and warnings of the families that it left out.
-        steps: family -> the step that its numbers are from.
+        record: the last step, with rows and warnings of these families.
+        steps: family -> the step of its numbers.
     """
 
     record: Record
@@ -351,7 +352,7 @@ class Latest:
 
     @property
     def earlier(self) -> dict[int | None, list[str]]:
-        """Steps before the last -> the families that are from there."""
+        """Earlier steps -> the families that they provide."""
         found: dict[int | None, list[str]] = {}
         for family, step in self.steps.items():
             if step != self.record.contents["step"]:
@@ -360,14 +361,13 @@ class Latest:
 
 
 def latest_numbers(run: Run) -> Latest:
-    """Of every family the numbers of the last step that took it.
+    """The numbers of every family at the last step that measured it.
 
-    A family that no step took is left out, with the reason that the first step gives: later ones
-    may say that it was not its turn. Of a run that was closed, and of a survey, this is the last
-    step itself.
+    If no step measured a family, the reason comes from the first step, because later ones may only
+    say that it was not due. For a survey, and for a closed run, this is the last step itself.
 
     Args:
-        run: with at least one step.
+        run: a run with at least one step.
     """
     last = run.steps[-1].contents
     families = dict.fromkeys(row["family"] for step in run.steps for row in step.contents["rows"])
@@ -387,7 +387,7 @@ def latest_numbers(run: Run) -> Latest:
 
 
 def _source(run: Run, family: str) -> Mapping[str, Any] | None:
-    """The last step that took a family."""
+    """The last step that measured a family."""
     taken = (r.contents for r in reversed(run.steps) if family not in r.contents["skipped"])
     return next(taken, None)
 
@@ -395,7 +395,7 @@ def _source(run: Run, family: str) -> Mapping[str, Any] | None:
 def _joined(
     found: Mapping[str, Mapping[str, Any]], last: Mapping[str, Any], part: str
 ) -> list[Mapping[str, Any]]:
-    """Entries of the last step, and those of other steps that it has no newer ones for."""
+    """Entries of the last step, and of earlier steps for the families that it lacks."""
     entries = list(last[part])
     known = {_name(entry) for entry in entries}
     for family, contents in found.items():

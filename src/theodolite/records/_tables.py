@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 __all__ = ["differences_text", "frame_of", "layer_table", "table_of", "unreadable_layers"]
 
-_TRUTH, _TRUTH_HEADING = "cka_truth", "CKA to truth"  # where true labels were given besides others
+_TRUTH, _TRUTH_HEADING = "cka_truth", "CKA to truth"  # if true labels were given with truth=
 _COLUMNS = ("layer", "family", "measure", "value", "error", "null_mean", "null_sd", "z_score")
 _WHOLE = "(model)"  # a model that is a single layer; its name is empty
 _LAST = ("method", "n", "read_at", "reason")
 
 
 def frame_of(runs: Sequence[Run], *, names: bool = False) -> "pd.DataFrame":
-    """One row per number: of every layer, family and measure; of every step and run if several."""
+    """One row per layer, family and measure, and per step and run if there are several."""
     history = any(run.is_history for run in runs)
     rows = [
         ({"run": run.name} if names else {})
@@ -35,7 +35,7 @@ def frame_of(runs: Sequence[Run], *, names: bool = False) -> "pd.DataFrame":
 
 
 def table_of(rows: Iterable[Mapping[str, Any]], columns: list[str] | None = None) -> "pd.DataFrame":
-    """A data frame; half of a surrogate pair, as in the name of a file, becomes an escape."""
+    """A data frame; invalid characters in names (half of a surrogate pair) are escaped."""
     import pandas as pd
 
     encoded = [{key: _encodable(value) for key, value in row.items()} for row in rows]
@@ -82,7 +82,7 @@ def layer_table(
 
 
 def unreadable_layers(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Layers with too few filters: the floor of their misalignment is that of random bases."""
+    """Layers with too few filters, whose lowest possible misalignment is that of random bases."""
     numbers = {(row["measure"], row["layer"]): row for row in rows if row["family"] == "covariance"}
     found = []
     for (measure, layer), row in numbers.items():
@@ -96,18 +96,18 @@ def unreadable_layers(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _headlines(contents: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """The headline measure of every family that was to be measured -> its heading and family."""
+    """The headline measure of every requested family -> its heading and family."""
     measured = [FAMILIES[name] for name in FAMILIES if name in contents["config"]["families"]]
     return {family.headline: (family.heading, family.key) for family in measured}
 
 
 def differences_text(first: Record, second: Record, names: tuple[str, str]) -> str:
-    """Headline numbers of the second record minus those of the first, where layers match by name.
+    """Headline numbers of the second record minus those of the first, for layers of equal names.
 
     Args:
-        first: of one survey.
-        second: of another.
-        names: what the two are called.
+        first: record of one survey.
+        second: record of another survey.
+        names: names of both surveys.
     """
     pair = first.contents, second.contents
     known = [{(r["layer"], r["measure"]): r["value"] for r in c["rows"]} for c in pair]
@@ -141,7 +141,7 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _cell(row: Mapping[str, Any] | None) -> str:
-    """A number, with its chance level in brackets: 0 where that is within its spread."""
+    """A number with its chance level in brackets; the level is 0 if 0 is within its spread."""
     if row is None:
         return ""
     value, chance = row["value"], row["null_mean"]

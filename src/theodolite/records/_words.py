@@ -27,15 +27,15 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Family:
-    """What is known of a family before anything is measured.
+    """The words of a family of measures.
 
     Args:
         key: its name in records, in ``families=`` and in data frames.
-        headline: the measure that stands for it, as rows of a record name it.
-        heading: that measure in the words of tables, axes and pages.
-        question: what the family asks about a layer.
+        headline: its headline measure, by its name in records.
+        heading: the name of this measure in tables, axes and pages.
+        question: the question about a layer.
         reading: how to read the headline number.
-        chance: what the chance level of the headline is drawn from.
+        chance: how the chance level of the headline is measured.
         lower_is_aligned: whether a small headline means aligned.
     """
 
@@ -54,7 +54,7 @@ class Family:
 
     @property
     def figure(self) -> str:
-        """The key of the headline's figure on a page, as the evidence of sentences names it."""
+        """The key of the headline's figure on a page."""
         return f"{self.key}-{self.headline}".replace("_", "-")
 
 
@@ -74,7 +74,7 @@ FAMILIES: Mapping[str, Family] = {
             headline="relative_misalignment",
             heading="misalignment / random",
             question="Do the weights of a layer follow the principal directions of its inputs?",
-            reading="1 is what random directions give. Below 1: the weights follow the data.",
+            reading="1 is chance (random directions). Below 1: the weights follow the data.",
             chance="random bases",
             lower_is_aligned=True,
         ),
@@ -83,22 +83,22 @@ FAMILIES: Mapping[str, Family] = {
             headline="cka_target",
             heading="CKA to labels",
             question="Are examples with the same label similar in a layer?",
-            reading="1: two examples are similar exactly where their labels agree. 0: similarity"
-            " has nothing to do with labels.",
+            reading="1: two examples are similar if and only if they have the same label."
+            " 0: similarity does not depend on the labels.",
         ),
         Family(
             "tangent",
             headline="tangent_alignment",
             heading="tangent alignment",
             question="Would a gradient step in this layer move the outputs towards the labels?",
-            reading="An angle, from 0 to 1. High: a gradient step in this layer moves the outputs"
+            reading="The cosine of an angle. High: a gradient step in this layer moves the outputs"
             " along the labels. It does not say how far.",
         ),
         Family(
             "gradient",
             headline="feature_omega_contrast",
             heading="feature contrast",
-            question="Do features point the same way within a class, more than between classes?",
+            question="Are features of one class more similar than those of any two examples?",
             reading="Mean inner product of features over their squared mean norm: within a class,"
             " minus that over all examples. 0: the direction of the features does not depend on the"
             " class.",
@@ -106,7 +106,7 @@ FAMILIES: Mapping[str, Family] = {
     )
 }
 
-# What the sentences about layers rest on: a column of its own in tables, beside the headlines.
+# The sentences about layers are based on linear probes, which have their own column in tables.
 PROBES: Mapping[str, Family] = {
     family.headline: family
     for family in (
@@ -114,18 +114,19 @@ PROBES: Mapping[str, Family] = {
             "representation",
             headline="probe_accuracy",
             heading="probe accuracy",
-            question="How many labels does a linear probe of a layer predict?",
-            reading="Share of examples that a linear probe, fitted to all the others, tells right.",
-            chance="the largest class every time",
+            question="How accurately does a linear probe of a layer predict the labels?",
+            reading="Share of examples that a linear probe predicts correctly. The probe was not"
+            " fitted to these examples.",
+            chance="always predicting the largest class",
         ),
         Family(
             "representation",
             headline="probe_r2",
             heading="probe R²",
-            question="How much of the targets does a linear probe of a layer predict?",
+            question="How accurately does a linear probe of a layer predict the targets?",
             reading="Share of the variance of the targets that a linear probe explains. The probe"
             " is fitted on other examples.",
-            chance="the mean every time",
+            chance="always predicting the mean",
         ),
     )
 }
@@ -197,26 +198,26 @@ class Note(StrEnum):
     HELD_OUT_CLASSES = "held-out-classes"
 
 
-# From which size on a number has how many decimals; half a unit below a power of ten rounds up.
+# Number of decimals by size; half a unit below a power of ten rounds up.
 _DECIMALS = ((99.95, 0), (9.995, 1), (0.9995, 2), (0.00995, 3), (0.0001, 4))
 _LARGE = 1e7
 
 Certainty = Literal["clear", "likely", "undecided"]
 CERTAINTIES: tuple[Certainty, ...] = ("clear", "likely", "undecided")
-# Findings about the task that say a network mostly memorises its training examples.
+# Findings about the task which mean that a network mostly memorised its training examples.
 MEMORISED = ("memorised", "mostly-memorised")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One sentence about a network, how sure it is, and what it rests on.
+    """One sentence about a network, with its certainty and its evidence.
 
     Args:
         question: "task", "layer" or "groups"; older records have "next" too.
         text: the answer, with its number.
         certainty: "clear" (measured on held-out examples), "likely" or "undecided".
         evidence: the numbers behind it, in one line.
-        advice: what to do, with the argument to pass; empty where there is nothing to do.
+        advice: what to do, with the argument to pass; empty if there is nothing to do.
         finding: the answer as one word for programs; docs/answers.md lists them.
         figures: keys of the figures of a report that show the evidence.
     """
@@ -231,7 +232,7 @@ class Answer:
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any]) -> "Answer":
-        """An answer as a record holds it; text that is missing is empty."""
+        """An answer from its entry in a record; missing text is empty."""
         words = ("question", "text", "evidence", "advice", "finding")
         known = {key: str(entry.get(key, "")) for key in words}
         given = entry.get("certainty")
@@ -243,7 +244,7 @@ class Answer:
         return vars(self) | {"figures": list(self.figures)}
 
     def lines(self) -> list[str]:
-        """What a terminal shows: the sentence, its evidence, what to do."""
+        """The text for a terminal: the sentence, its evidence, the advice."""
         below = [f"{self.certainty}: {self.evidence}" if self.evidence else self.certainty]
         below += [self.advice] if self.advice else []
         return [self.text, *(f"    {line}" for line in below)]
@@ -253,11 +254,11 @@ class Answer:
 
 
 def listed(names: Iterable[str], most: int | None = None) -> str:
-    """Names within a sentence.
+    """Names in a sentence.
 
     Args:
-        names: none give an empty text.
-        most: as many are named, then how many more there are; None for all.
+        names: the names; no names give an empty text.
+        most: largest number of names, followed by the number of others; None for all.
 
     Examples:
         >>> listed(["a"]), listed(["a", "b", "c"]), listed("abcde", most=3), listed([])
@@ -281,7 +282,7 @@ def finite(value: Any) -> bool:
 
 
 def shown(value: int | float | None) -> str:
-    """Three digits that matter, at most three decimals above 0.01; a dash for no number.
+    """A number with three significant digits, and at most three decimals above 0.01; else a dash.
 
     Examples:
         >>> shown(0.12345), shown(0.03), shown(1234.5), shown(0.9996), shown(0.0012345)

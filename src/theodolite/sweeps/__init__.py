@@ -1,4 +1,4 @@
-"""Many runs of one function: spaces of settings, and processes or Ray to run their points."""
+"""Many runs of one function: spaces of settings, and worker processes or Ray for their points."""
 
 from theodolite.sweeps.processes import Failure, Keep, Report, Work, run_in_processes
 from theodolite.sweeps.ray_tune import RayResources, run_on_ray

@@ -1,4 +1,4 @@
-"""Jobs in worker processes of this machine, one thread each; what every way to run jobs shares."""
+"""Jobs in worker processes of this machine, one thread each, and the common parts with Ray."""
 
 import multiprocessing
 import os
@@ -18,13 +18,13 @@ from typing import Any
 
 __all__ = ["Failure", "Keep", "Report", "Work", "reason_of", "run_in_processes"]
 
-Report = Callable[[float, str], None]  # share of the work that is done, and what is being done
+Report = Callable[[float, str], None]  # (finished share, text)
 Work = Callable[[Any, Report], Any]  # (job, report) -> outcome; picklable
-Keep = Callable[[Any, Any], None]  # (job, outcome); where the records are
+Keep = Callable[[Any, Any], None]  # (job, outcome); called in the main process
 
-_ATTEMPTS = 3  # of a job whose worker died; an exception is not tried again
-# Ends the job of a worker, but never while it hands over a result: half a result would be waited
-# for without end. Windows has no such signal; there the jobs that have begun are waited for.
+_ATTEMPTS = 3  # attempts for a job whose worker died; a job that raised is not tried again
+# Ends a worker, but never while it sends a result: the main process would wait for the rest of the
+# result forever. Windows has no such signal; there running jobs are finished first.
 _STOP = getattr(signal, "SIGUSR1", None)
 _channel: Any = None
 _working = _stopped = False
@@ -46,20 +46,20 @@ def reason_of(error: BaseException) -> str:
 def run_in_processes(
     work: Work, jobs: Sequence[Any], keep: Keep, *, workers: int, report: Report
 ) -> list[Failure]:
-    """Do ``work(job, report)`` for every job, and hand what it returns to ``keep`` here.
+    """Run ``work(job, report)`` for every job, and pass each outcome to ``keep`` here.
 
-    With one worker the jobs run here, one after another; otherwise in processes that are started
-    afresh (``spawn``), so the work and its jobs must be picklable. A job that raises does not stop
-    the others. A worker that dies (killed, out of memory) takes the jobs of all workers with it:
-    those that had not finished are run again, at most three times. Ctrl-C ends the workers, and
+    With one worker the jobs run here, one after another. Otherwise they run in new processes
+    (``spawn``), so the work and its jobs must be picklable. A job that raises does not stop the
+    others. If a worker dies (killed, out of memory), the unfinished jobs of all workers run again,
+    at most three times. Ctrl-C ends the workers; outcomes that ``keep`` has received stay.
     what ``keep`` was given stays.
 
     Args:
-        work: called with a job and a function of (share done, text).
-        jobs: one argument each.
-        keep: called with a job and its outcome as soon as it is there.
-        workers: processes at a time.
-        report: called with the share of all jobs that is done, and a text.
+        work: called with a job and a function of (finished share, text).
+        jobs: one argument for each call.
+        keep: called with a job and its outcome when the job is done.
+        workers: number of processes.
+        report: called with the finished share of all jobs, and a text.
 
     Returns:
         The jobs that failed, with their reasons, in the order of ``jobs``.
@@ -112,7 +112,7 @@ def _run_once(
     engine: tuple[int, Any],
     failures: dict[int, Failure],
 ) -> list[int]:
-    """The jobs whose worker died; failures are added to ``failures``."""
+    """Return the jobs whose worker died; add failures to ``failures``."""
     workers, channel = engine
     context = multiprocessing.get_context("spawn")
     others = set(multiprocessing.active_children())
@@ -133,7 +133,7 @@ def _run_once(
                         failures[index] = Failure(batch.jobs[index], reason_of(error))
                     else:
                         batch.keep(batch.jobs[index], future.result())
-        except BaseException:  # Ctrl-C, or ``keep`` failed: the other runs are stopped
+        except BaseException:  # Ctrl-C, or ``keep`` failed: stop the other runs
             pool.shutdown(wait=False, cancel_futures=True)
             for process in set(multiprocessing.active_children()) - others:
                 if _STOP is not None and process.pid is not None:
@@ -144,11 +144,11 @@ def _run_once(
 
 @contextmanager
 def _deaf_to_interrupts() -> Iterator[None]:
-    """Processes that are started here never see Ctrl-C: the driver does, and ends them."""
+    """Start processes that ignore Ctrl-C; the main process gets it and ends them."""
     if not hasattr(signal, "pthread_sigmask"):  # on Windows
         yield
         return
-    resource_tracker.ensure_running()  # its start, later, would let interrupts through again
+    resource_tracker.ensure_running()  # a later start would enable interrupts again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -177,7 +177,7 @@ def _work(work: Work, job: Any, index: int) -> Any:
     global _working
     _working = True
     try:
-        if _stopped:  # while the job before was handed over
+        if _stopped:  # while the previous outcome was sent
             raise KeyboardInterrupt
         outcome = work(job, lambda share, text: _channel.put((index, share, text)))
         _channel.put((index, 1.0, ""))
@@ -190,8 +190,8 @@ def _work(work: Work, job: Any, index: int) -> Any:
 class _ByValue:
     """Arrives in the other process as its value, copied by plain pickle.
 
-    torch would hand tensors over through a socket in the folder of temporary files. The path of a
-    socket may have 107 characters at most, and that folder's can be longer.
+    torch would send tensors through a socket in the folder of temporary files. The path of a socket
+    may have at most 107 characters, and the path of that folder can be longer.
     """
 
     value: Any
@@ -201,7 +201,7 @@ class _ByValue:
 
 
 class _Tally:
-    """Shares of the jobs, summed up into one report."""
+    """Adds up the finished shares of all jobs."""
 
     def __init__(self, jobs: int, report: Report) -> None:
         self._shares = [0.0] * jobs
@@ -216,8 +216,8 @@ class _Tally:
 def _listener(tally: _Tally) -> Iterator[Any]:
     """A queue for the workers' reports, emptied by a thread until the block ends.
 
-    The queue lives in a process of its own: one that workers share directly has a lock, and a
-    worker that is killed while it holds the lock would stop all others.
+    The queue has its own process. A queue that workers share directly has a lock. A worker that is
+    killed while it holds this lock would stop all others.
     """
     # A port of this machine, not a socket in the folder of temporary files: see ``_ByValue``.
     manager = SyncManager(("127.0.0.1", 0), ctx=multiprocessing.get_context("spawn"))

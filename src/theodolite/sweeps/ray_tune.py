@@ -1,4 +1,4 @@
-"""The same jobs as trials of Ray Tune: on this machine, or on a cluster."""
+"""Jobs as trials of Ray Tune: on this machine, or on a cluster."""
 
 import os
 import secrets
@@ -18,21 +18,21 @@ from theodolite.sweeps.processes import Failure, Keep, Report, Work, reason_of
 
 __all__ = ["RayResources", "run_on_ray"]
 
-_RETRIES = 1  # of a trial whose worker died; an exception is not tried again
+_RETRIES = 1  # retries of a trial whose worker died; a trial that raised is not tried again
 _PAUSE = 2.0  # seconds between two reports of a trial
-_PATIENCE = 5.0  # seconds for a cluster to answer
-_POLL = 0.2  # seconds between two looks into the inbox
+_PATIENCE = 5.0  # seconds to wait for a cluster
+_POLL = 0.2  # seconds between two reads of the inbox
 _TOKEN_NAMES = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE")  # settings of Ray
 
 
 @dataclass(frozen=True)
 class RayResources:
-    """Where and with what the trials run.
+    """Where the trials run, and their resources.
 
     Args:
-        address: of an existing cluster (``"auto"``, ``"ray://host:10001"``); None starts Ray here.
-        workers: trials at a time on this machine; a cluster runs as many as fit.
-        cpus: cores of each trial.
+        address: address of a cluster (``"auto"``, ``"ray://host:10001"``); None starts Ray here.
+        workers: number of parallel trials on this machine; a cluster runs as many as fit.
+        cpus: number of cores of each trial.
         gpus: share of a GPU of each trial.
     """
 
@@ -45,11 +45,11 @@ class RayResources:
 def run_on_ray(
     work: Work, jobs: Sequence[Any], keep: Keep, *, resources: RayResources, report: Report
 ) -> list[Failure]:
-    """Do ``work(job, report)`` for every job as a trial, and hand each outcome to ``keep`` here.
+    """Run ``work(job, report)`` for every job as a trial, and pass each outcome to ``keep`` here.
 
-    Trials send what they return through Ray's object store, so the workers need no disk in common
-    with this machine. A trial whose worker dies is run once more by Tune, then reported; one
-    that raises ends, with its error.
+    Trials send their outcomes through Ray's object store, so the workers need no common disk. Tune
+    runs a trial once more if its worker dies, and then reports it. A trial that raises ends with
+    its error.
 
     Returns:
         The jobs that failed, with their reasons, in the order of ``jobs``.
@@ -61,8 +61,8 @@ def run_on_ray(
     for name in ("RAY_AIR_NEW_OUTPUT", "RAY_USAGE_STATS_ENABLED"):
         os.environ.setdefault(
             name, "0"
-        )  # read at import: tables of trials, reports to Ray's makers
-    # Tune would end on Ctrl-C as if all was done, and what did not run would count as failed
+        )  # read at import: they control tables of trials and usage reports
+    # On Ctrl-C Tune would end as if finished, and trials that did not run would count as failed
     os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")
     from ray import tune
 
@@ -81,13 +81,13 @@ def run_on_ray(
             ),
         )
         collector = _Collector(inbox, jobs, keep, report)
-        with collector, redirect_stdout(StringIO()):  # Tune tells of every trial there
+        with collector, redirect_stdout(StringIO()):  # Tune prints every trial there
             tuner.fit()
     return collector.failures()
 
 
 def _trial(config: Mapping[str, Any], work: Work, jobs: Sequence[Any], inbox: Any) -> None:
-    """One trial; what it returns is in the inbox before Tune hears that it ended."""
+    """One trial; its outcome is in the inbox before Tune learns that it ended."""
     import ray
 
     index, last = config["job"], time.monotonic()
@@ -106,7 +106,7 @@ def _trial(config: Mapping[str, Any], work: Work, jobs: Sequence[Any], inbox: An
 
 
 def _inbox() -> Any:
-    """An actor beside the driver that holds outcomes until they are collected."""
+    """An actor on the driver's machine that holds outcomes until they are collected."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -127,7 +127,7 @@ class _Inbox:
 
 
 class _Collector:
-    """A thread beside Tune that empties the inbox: keeps outcomes as they come, tells progress."""
+    """A thread that empties the inbox: it keeps outcomes and reports progress."""
 
     def __init__(self, inbox: Any, jobs: Sequence[Any], keep: Keep, report: Report) -> None:
         self._inbox, self._jobs, self._keep, self._report = inbox, jobs, keep, report
@@ -148,7 +148,7 @@ class _Collector:
             raise self._error
 
     def failures(self) -> list[Failure]:
-        """The jobs that failed or never came back."""
+        """Jobs that failed or never returned."""
         lost = f"its worker process died {_RETRIES + 1} times (killed, or out of memory)"
         reasons = {index: self._outcomes.get(index, lost) for index in range(len(self._jobs))}
         return [Failure(self._jobs[k], why) for k, why in reasons.items() if why is not None]
@@ -176,7 +176,7 @@ class _Collector:
 
 @contextmanager
 def _connected(resources: RayResources) -> Iterator[None]:
-    """Ray, started or joined here unless the caller has done so; left as it was found."""
+    """Start or join Ray, unless the caller has done so; restore the previous state afterwards."""
     import logging
 
     import ray
@@ -194,7 +194,7 @@ def _connected(resources: RayResources) -> Iterator[None]:
             ray.init(num_cpus=cores, include_dashboard=False, **quiet)
         else:
             ray.init(address=resources.address, **quiet)
-    except Exception as error:  # Ray raises plain ones, such as that a node timed out
+    except Exception as error:  # Ray raises plain exceptions, for instance for a timeout
         raise _no_cluster(resources.address, error) from error
     try:
         yield
@@ -203,17 +203,17 @@ def _connected(resources: RayResources) -> Iterator[None]:
 
 
 def _keep_token_in_memory() -> None:
-    """A token for the cluster of this process; Ray would write one into the home folder."""
+    """A token for the cluster of this process; Ray would write one to the home folder."""
     named = any(name in os.environ for name in _TOKEN_NAMES)
     if not named and not (Path.home() / ".ray" / "auth_token").exists():
         os.environ[_TOKEN_NAMES[0]] = secrets.token_hex(32)
 
 
 def _require_answer(address: str) -> None:
-    """Somebody listens there; Ray itself would try for minutes."""
+    """Check that the address answers; Ray itself would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
-        return  # "auto" and the like: Ray looks itself, and answers at once
+        return  # for "auto" and similar addresses Ray answers at once
     try:
         socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
     except OSError as error:

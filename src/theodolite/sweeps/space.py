@@ -43,16 +43,16 @@ class LogUniform:
 
 @dataclass(frozen=True)
 class Space:
-    """The settings that a sweep goes through.
+    """The settings of a sweep.
 
-    Every combination of ``grid`` is tried; where there are ``draws``, ``samples`` of them for each
-    combination. A setting that both name is an error, and so is an empty list of values.
+    Every combination of ``grid`` is used. With ``draws`` each combination gets ``samples`` random
+    draws. A setting in both is an error, and so is an empty list of values.
 
     Args:
         grid: setting -> its values.
         draws: setting -> a distribution, or a list to choose from.
-        samples: random draws for each point of the grid.
-        seed: of the draws; equal spaces give equal points.
+        samples: number of random draws for each point of the grid.
+        seed: seed of the draws; equal spaces give equal points.
 
     Examples:
         >>> [dict(point) for point in Space({"depth": [2, 4], "width": [8]}).points()]
@@ -87,7 +87,7 @@ class Space:
 
 
 def point_name(point: Point) -> str:
-    """A short name that equal points share; "" for the point without settings.
+    """A short name that equal points share; "" for a point without settings.
 
     Examples:
         >>> point_name({}), point_name({"b": 1, "a": 2}) == point_name({"a": 2, "b": 1})
