@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from theodolite.advice.sentences import percent
+from theodolite.advice.sentences import layer_name, percent
 from theodolite.records import Answer, Certainty, listed
 
 __all__ = [
@@ -252,7 +252,8 @@ def _layer_answer(best: Mapping[str, Any], classes: bool, few: bool) -> Answer |
     reach = _shown(chosen[measure], classes)
     span = _span(chosen[f"{measure}_low"], chosen[f"{measure}_high"], classes)
     evidence = f"95 % interval {span}, {chosen['n']} examples."
-    head = f"Without fine-tuning, cut {best['name']} after {chosen['name']}: a linear probe reaches"
+    where = f"after {layer_name(chosen['name'])}"
+    head = f"Without fine-tuning, cut {best['name']} {where}: a linear probe reaches"
     text, finding, sure = f"{head} {reach}.", "one-layer", "likely"
     apart = abs(last[measure] - chosen[measure]) * 2 > abs(
         chosen[f"{measure}_high"] - chosen[f"{measure}_low"]
