@@ -317,6 +317,15 @@ def test_an_answer_without_its_text_is_refused(tmp_path):
         load_run(tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["survey", "history"])
+def test_two_layers_of_one_name_are_refused(tmp_path, kind):
+    layers = [{"name": "fc1"}, {"name": "fc2"}, {"name": "fc1"}]
+    head = Record({**SURVEY, "kind": kind, "layers": layers})
+    save_run(Run("", head, () if kind == "history" else (head,)), tmp_path)
+    with pytest.raises(RecordError, match="damaged: layers: 'fc1' is there twice; measure again"):
+        theodolite.load(tmp_path)
+
+
 def test_a_pipe_in_the_place_of_a_record_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "record.json")
     with pytest.raises(RecordError, match="expected a regular file"):

@@ -86,6 +86,41 @@ def test_a_layer_that_is_constant_but_for_rounding_is_at_chance():
     assert estimate.value <= estimate.null_mean + 2 * estimate.null_sd
 
 
+class Named(nn.Module):
+    """Two layers of any names; the first one forgets what the inputs say."""
+
+    def __init__(self, *names):
+        super().__init__()
+        self.names = names
+        for name, layer in zip(names, mlp((6, 4, 3))[::2], strict=True):
+            self.add_module(name, layer)
+
+    def forward(self, x):
+        first, second = (self.get_submodule(name) for name in self.names)
+        return second(first(x).relu() - 50)
+
+
+@pytest.mark.parametrize(
+    ("names", "raw"),
+    [(("input", "head"), "raw input"), (("raw input", "input"), "raw raw input")],
+    ids=["one", "two"],
+)
+@pytest.mark.parametrize("held_out", [None, blobs(40)], ids=["left out", "held out"])
+def test_a_layer_may_be_called_input(tmp_path, names, raw, held_out):
+    data = blobs(90)
+    found = th.survey(Named(*names), data, held_out=held_out, **PROBES)
+    other = th.survey(Named("a", "b"), data, held_out=held_out, **PROBES)
+    renamed = {"input": raw} | dict(zip("ab", names, strict=True))
+    assert [entry["name"] for entry in found.record.contents["layers"]] == list(renamed.values())
+    expected = other.to_frame().replace({"layer": renamed})
+    columns = ["layer", "measure", "value"]
+    assert found.to_frame()[columns].equals(expected[columns])
+    verdicts = [[(a.finding, a.certainty) for a in survey.answers] for survey in (found, other)]
+    assert verdicts[0] == verdicts[1]
+    found.save(tmp_path)
+    assert th.load(tmp_path).to_html(tmp_path / "page.html").is_file()
+
+
 def test_row_0_is_the_raw_input():
     x, y = images()
     found = th.survey(cnn(), (x, y), **PROBES)

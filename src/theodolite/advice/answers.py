@@ -76,7 +76,9 @@ def findings_of(
     layers = [layer["name"] for layer in contents["layers"] if layer.get("role", "") != _INPUT]
     data = contents["data"]
     task: CarryOver | FitOnTraining | HeldOutFit | LastLayer | Unlabelled | None = (
-        _carried_gain(rows, data) or _fit(rows, data, layers) or _last_layer(rows, layers, contents)
+        _carried_gain(rows, data)
+        or _fit(rows, contents, layers)
+        or _last_layer(rows, layers, contents)
     )
     if task is None and data.get("task") == "unlabeled":
         task = Unlabelled()
@@ -108,10 +110,22 @@ def _measured(row: Row) -> Measured:
                     row["n"], row["error"] or 0.0)  # fmt: skip
 
 
+def _raw_input(contents: Mapping[str, Any]) -> str | None:
+    """The name of the row of the raw inputs; a layer may be called "input" too."""
+    names = (layer["name"] for layer in contents["layers"] if layer.get("role", "") == _INPUT)
+    return next(names, None)
+
+
+def _row_of_input(rows: Rows, contents: Mapping[str, Any], measure: str) -> Row | None:
+    raw = _raw_input(contents)
+    return None if raw is None else rows.get((raw, measure))
+
+
 def _fit(
-    rows: Rows, data: Mapping[str, Any], layers: Sequence[str]
+    rows: Rows, contents: Mapping[str, Any], layers: Sequence[str]
 ) -> CarryOver | FitOnTraining | HeldOutFit | None:
     """How well the network does its task, on these examples and on held-out ones."""
+    data = contents["data"]
     measures = ("balanced_accuracy", "accuracy", "r2", "label_accuracy")
     known = (rows.get((None, measure)) for measure in measures)
     own = next((row for row in known if row is not None), None)
@@ -136,10 +150,10 @@ def _fit(
     own = rows.get((None, "accuracy"), own)
     train = _measured(own)
     if own["measure"] != "accuracy":
-        line = rows.get((_INPUT, "probe_r2")) or rows.get((None, "input_probe_r2"))
+        line = _row_of_input(rows, contents, "probe_r2") or rows.get((None, "input_probe_r2"))
         r2 = None if line is None else line["value"]
         return FitOnTraining(train, input_r2=r2, repeated=repeated, left_out=left_out)
-    evidence = _evidence(rows, data, layers, own)
+    evidence = _evidence(rows, contents, layers, own)
     judged = InputFinding.UNDEFINED
     if evidence is not None and train.n >= _CALIBRATED and not left_out:
         judged = judge_inputs(evidence)
@@ -165,16 +179,18 @@ def _shift(rows: Rows) -> float | None:
 
 
 def _evidence(
-    rows: Rows, data: Mapping[str, Any], layers: Sequence[str], own: Row
+    rows: Rows, contents: Mapping[str, Any], layers: Sequence[str], own: Row
 ) -> FitEvidence | None:
     """Accuracies of the raw inputs, the first layer and the network."""
-    near = rows.get((None, "input_neighbour_accuracy")) or rows.get((_INPUT, "neighbour_accuracy"))
-    line = rows.get((None, "input_probe_accuracy")) or rows.get((_INPUT, "probe_accuracy"))
+    near, line = (
+        rows.get((None, f"input_{measure}")) or _row_of_input(rows, contents, measure)
+        for measure in ("neighbour_accuracy", "probe_accuracy")
+    )
     in_layers = (rows.get((name, "neighbour_accuracy")) for name in layers)
     first = next((row for row in in_layers if row is not None), None)
     if near is None or line is None or first is None:
         return None
-    size = max(prod(data.get("input_shape") or ()), 1)
+    size = max(prod(contents["data"].get("input_shape") or ()), 1)
     numbers = (near["value"], line["value"], first["value"])
     return FitEvidence(own["value"], own["null_mean"], own["n"], size, *numbers)
 
@@ -237,15 +253,15 @@ def _probes(
         return None
     found = {name: rows[name, measure] for name in layers if _finite(rows.get((name, measure)))}
     values = {name: row["value"] for name, row in found.items()}
-    whole = "input_" + measure
-    raw = rows.get((_INPUT, measure)) or rows.get((None, whole))
+    raw = _row_of_input(rows, contents, measure) or rows.get((None, f"input_{measure}"))
     raw = raw if _finite(raw) else None
     shares = measure == "probe_accuracy"
-    scores = _scores(kept, arrays, [*values, *([_INPUT] if raw is not None else [])])
+    inputs = _raw_input(contents)
+    scores = _scores(kept, arrays, [*values, *([inputs] if raw is not None else [])])
     if scores is not None:
         best, alike = compare_layers(scores, shares=shares)
-        input_alike = _INPUT in alike
-        if best == _INPUT:
+        input_alike = inputs in alike
+        if best == inputs:
             best = max(values, key=values.__getitem__)
             alike |= {best}
     else:
@@ -281,14 +297,15 @@ def _probes(
 
 
 def _scores(
-    kept: Mapping[str, Any], arrays: Mapping[str, np.ndarray], names: Sequence[str]
+    kept: Mapping[str, Any], arrays: Mapping[str, np.ndarray], names: Sequence[str | None]
 ) -> dict[str, np.ndarray] | None:
     """Scores of every example by layer; None if a layer has no scores."""
     table = arrays.get(str(kept.get("scores")))
     if table is None:
         return None
     named = dict(zip(kept.get("layers", ()), table, strict=False))
-    return {name: named[name] for name in names} if set(names) <= set(named) else None
+    found = {name: named[name] for name in names if name is not None and name in named}
+    return found if len(found) == len(names) else None
 
 
 def _gap(best: Row, other: Row) -> float:

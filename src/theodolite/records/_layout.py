@@ -1,7 +1,8 @@
 """The layout of records (docs/records.md), checked when they are read."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from types import NoneType
 from typing import Any
 
@@ -196,6 +197,7 @@ def require_survey(
     """
     form = _SURVEY | {"step": _COUNT} if of_history else _SURVEY
     _require(record.contents, form, folder)
+    _require_own_names(record.contents["layers"], folder)
     for curve in record.contents["curves"]:
         _require_curve(curve, record.arrays, folder)
     return record
@@ -204,7 +206,18 @@ def require_survey(
 def require_history_head(record: Record, folder: str | os.PathLike[str]) -> Record:
     """The same for the head record of a history."""
     _require(record.contents, _HEAD, folder)
+    _require_own_names(record.contents["layers"], folder)
     return record
+
+
+def _require_own_names(layers: Sequence[Mapping[str, Any]], folder: str | os.PathLike[str]) -> None:
+    """Refuse two layers of one name: rows and charts find a layer by its name."""
+    counts = Counter(layer["name"] for layer in layers)
+    for name, count in counts.items():
+        if count > 1:
+            raise RecordError(
+                f"{folder}: damaged: layers: {_shown(name)} is there twice; measure again"
+            )
 
 
 # Roles of the arrays of a curve, with the axes of each; equal letters mean equal lengths.

@@ -20,7 +20,6 @@ from theodolite.measures import kernel, representation
 from theodolite.records import Estimate, Note
 from theodolite.surveys.context import LayerFeatures, SurveyContext
 from theodolite.surveys.copies import first_copies, input_keys
-from theodolite.surveys.layers import INPUT
 from theodolite.surveys.positions import Positions
 from theodolite.surveys.progress import EIGEN, Cost, WorkCounts
 from theodolite.surveys.record import RecordBuilder
@@ -150,7 +149,7 @@ def measure_probes(context: SurveyContext, record: RecordBuilder) -> None:
     measure = "probe_r2" if targets.labels is None else "probe_accuracy"
     scores: dict[str, Tensor] = {}
     inputs = context.raw_inputs()
-    rows = [] if inputs is None else [(INPUT, inputs)]
+    rows = [] if inputs is None else [(context.layout.raw_input, inputs)]
     rows += [(context.layout[name], entry) for name, entry in context.collected.items()]
     for layer, features in rows:
         with context.step("probes", layer):

@@ -32,7 +32,7 @@ from theodolite.engine import (
 )
 from theodolite.errors import DomainError, ShapeError
 
-__all__ = ["INPUT", "Footprint", "Layer", "Layout", "count_operations", "survey_layers"]
+__all__ = ["Footprint", "Layer", "Layout", "count_operations", "survey_layers"]
 
 Shape = tuple[int, ...] | None
 
@@ -101,10 +101,6 @@ class _RawInputs(ReadPoint):
         return "inputs"
 
 
-# Row 0 of a survey: the raw inputs, without a network.
-INPUT = Layer(-1, "input", "input", "input", None, 0, (), None, point=_RawInputs())
-
-
 @dataclass
 class Footprint:
     """Memory and work of one forward pass over some examples, counted operation by operation.
@@ -171,6 +167,17 @@ class Layout:
     def with_parameters(self) -> list[Layer]:
         """Layers that own trainable parameters."""
         return [layer for layer in self.layers if layer.parameters]
+
+    @property
+    def raw_input(self) -> Layer:
+        """Row 0 of a survey: the inputs as they are, without a network.
+
+        It is called "input", or "raw input" where a layer has that name.
+        """
+        name, taken = "input", {layer.name for layer in self.layers}
+        while name in taken:
+            name = f"raw {name}"
+        return Layer(-1, name, "input", "input", None, 0, (), None, point=_RawInputs())
 
     def __getitem__(self, name: str) -> Layer:
         return next(layer for layer in self.layers if layer.name == name)

@@ -44,7 +44,7 @@ from theodolite.surveys.context import Draws, EarlierResults, SurveyContext
 from theodolite.surveys.covariance import require_image_shape, without_matrices
 from theodolite.surveys.fit import measure_loss, require_example_loss
 from theodolite.surveys.gradient import measure_gradient
-from theodolite.surveys.layers import INPUT, Layer, Layout, survey_layers
+from theodolite.surveys.layers import Layer, Layout, survey_layers
 from theodolite.surveys.options import SECONDS, SurveyOptions, group_of
 from theodolite.surveys.plan import SurveyPlan, trim_memory
 from theodolite.surveys.probe import Probe, draw_fitting, require_order, reusable
@@ -562,8 +562,9 @@ def _record(
 
 def _shown_layers(context: SurveyContext, record: RecordBuilder) -> list[Layer]:
     """Return the layers, preceded by the raw inputs if these have a row."""
-    first = any(row["layer"] == INPUT.name for row in record.rows)
-    return [INPUT, *context.layout.layers] if first else list(context.layout.layers)
+    raw, layers = context.layout.raw_input, context.layout.layers
+    first = any(row["layer"] == raw.name for row in record.rows)
+    return [raw, *layers] if first else list(layers)
 
 
 def _data(context: SurveyContext) -> dict[str, Any]:
