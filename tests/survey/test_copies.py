@@ -132,6 +132,23 @@ def test_a_rare_class_counts_as_much_as_the_others():
     assert "(chance 50 %)" in answer.evidence
 
 
+def test_examples_drawn_evenly_over_classes_do_not_give_an_accuracy():
+    made = torch.Generator().manual_seed(0)
+    y = (torch.rand(6000, generator=made) < 0.1).long()
+    x = torch.randn(6000, 4, generator=made)
+    x[:, 0] += 1.5 * y
+    model = nn.Linear(4, 2)
+    with torch.no_grad():
+        model.weight.zero_()
+        model.weight[1, 0] = 1.0
+        model.bias.copy_(torch.tensor([0.0, -2.0]))
+    plain = float((model(x).argmax(1) == y).float().mean())
+    assert plain > 0.9
+    report = th.survey(model, (x, y), split="test", **SOME)
+    assert report.record.contents["data"]["class_counts"][1] > 0.25 * 2000
+    assert report.answers[0].text.startswith("Balanced accuracy on examples")
+
+
 def test_keys_of_inputs():
     made = torch.Generator().manual_seed(0)
     x = torch.randn(50, 3, 4, generator=made)

@@ -147,13 +147,12 @@ def _fit(
             left_out=_left_out(data),
         )
     repeated, left_out = _repeated(data), _left_out(data)
-    own = rows.get((None, "accuracy"), own)
-    train = _measured(own)
-    if own["measure"] != "accuracy":
+    right = rows.get((None, "accuracy"))
+    if right is None:
         line = _row_of_input(rows, contents, "probe_r2") or rows.get((None, "input_probe_r2"))
         r2 = None if line is None else line["value"]
         return FitOnTraining(train, input_r2=r2, repeated=repeated, left_out=left_out)
-    evidence = _evidence(rows, contents, layers, own)
+    evidence = _evidence(rows, contents, layers, right)
     judged = InputFinding.UNDEFINED
     if evidence is not None and train.n >= _CALIBRATED and not left_out:
         judged = judge_inputs(evidence)

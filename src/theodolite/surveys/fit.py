@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional
 
 from theodolite.advice.reasons import reason
 from theodolite.engine import per_example_loss
@@ -21,6 +22,7 @@ from theodolite.records import Estimate, Note
 from theodolite.surveys.context import LayerFeatures, SurveyContext
 from theodolite.surveys.copies import first_copies, input_keys
 from theodolite.surveys.positions import Positions
+from theodolite.surveys.probe import Probe
 from theodolite.surveys.progress import EIGEN, Cost, WorkCounts
 from theodolite.surveys.record import RecordBuilder
 from theodolite.surveys.targets import Targets, Task
@@ -35,6 +37,7 @@ __all__ = [
 ]
 
 _FEWEST, _MOST = 20, 512  # examples of each side, and of both, for a probe that separates them
+_RESAMPLED = 0.03  # of the examples: by so much the share of a class differs from the data's
 _UNEQUAL = 1 / 3  # of what lies beyond guessing one of equal classes, guessing the largest gives
 
 
@@ -286,13 +289,16 @@ def measure_fit(context: SurveyContext, record: RecordBuilder) -> None:
             None, "representation", measure, estimate, n=len(targets.labels), read_at=read_at
         )
     parts = {"": (right, targets.labels)}
+    given = [context.probe]
     if held_out is not None and held_out.rows.labels is not None:
         labels = held_out.rows.labels
         others = _right(context.held_out_outputs(), labels, held_out.positions)
         parts["held_out_"] = others, labels
+        given.append(held_out)
         estimate = _accuracy(float(others.mean()), labels)
         record.row(None, "representation", "held_out_accuracy", estimate, n=len(labels))
-    if context.task is None and any(_unequal(labels) for _, labels in parts.values()):
+    pairs = zip(given, parts.values(), strict=True)
+    if context.task is None and any(_unequal(labels, probe) for probe, (_, labels) in pairs):
         for prefix, (rights, labels) in parts.items():
             name, estimate = f"{prefix}balanced_accuracy", _balanced(rights, labels)
             record.row(None, "representation", name, estimate, n=len(labels), read_at="outputs")
@@ -345,11 +351,20 @@ def _same_classes(
     return first[order], second[order]
 
 
-def _unequal(labels: Tensor) -> bool:
-    """Whether guessing the largest class is so often right that accuracy says little."""
-    counts = torch.unique(labels, return_counts=True)[1].double()
-    even = 1 / len(counts)
-    return len(counts) > 1 and float(counts.max() / counts.sum()) - even > (1 - even) * _UNEQUAL
+def _unequal(labels: Tensor, probe: Probe) -> bool:
+    """Whether accuracy says little: of one large class, or of other shares than the data have.
+
+    Classes take turns in the probe set, so that rare ones are more frequent there.
+    """
+    own = labels.bincount().double()
+    shares, even = own / own.sum(), 1 / max(int((own > 0).sum()), 1)
+    if float(shares.max()) - even > (1 - even) * _UNEQUAL:
+        return even < 1
+    counts = probe.class_counts
+    if counts is None or len(counts) < len(own):
+        return False
+    shares = functional.pad(shares, (0, len(counts) - len(own)))
+    return float((shares - counts.double() / counts.sum()).abs().max()) > _RESAMPLED
 
 
 def _balanced(rights: Tensor, labels: Tensor) -> Estimate:

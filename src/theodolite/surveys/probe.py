@@ -4,7 +4,7 @@ Each of several processes may hold a part of the data. All draw the probe set th
 all the data would draw (``shards.py``). The record lists every change of the data.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
@@ -42,7 +42,7 @@ from theodolite.surveys.shards import (
     probe_digest,
     true_targets,
 )
-from theodolite.surveys.targets import Targets, Task, in_turns, loss_of_maps
+from theodolite.surveys.targets import MOST_CLASSES, Targets, Task, in_turns, loss_of_maps
 
 __all__ = [
     "Converted",
@@ -93,6 +93,7 @@ class Probe:
         reading: seconds for reading the data.
         complete: whether all the data were read before the time limit.
         repeated: number of examples whose inputs occur more than once among these.
+        class_counts: number of examples of every class in the data; None without single labels.
         left_out: number of held-out examples left out as "copies" or "new_classes".
     """
 
@@ -110,6 +111,7 @@ class Probe:
     reading: float = 0.0
     complete: bool = True
     repeated: int = 0
+    class_counts: Tensor | None = None
     left_out: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -228,8 +230,15 @@ def draw_probe(
             examples=options.examples,
         )
 
+    counts: list[Tensor | None] = []
+
     def watched() -> Iterator[Batch]:
-        return batches() if seen is None else _with_keys(batches(), seen)
+        for batch in batches():
+            counts.append(_class_counts(batch))
+            keys = None if seen is None else input_keys(batch)
+            if seen is not None and keys is not None:
+                seen.append(keys)
+            yield batch
 
     suspects, reading = _Suspects(), _Reading(options.seconds)
     if processes.alone:
@@ -267,15 +276,32 @@ def draw_probe(
         group_names=names,
         reading=reading.seconds,
         complete=reading.complete,
+        class_counts=_added([part for some in processes.gather(counts) for part in some]),
     )
 
 
-def _with_keys(batches: Iterator[Batch], seen: list[Tensor]) -> Iterator[Batch]:
-    """The same batches; the keys of their inputs are kept."""
-    for batch in batches:
-        keys = input_keys(batch)
-        seen.extend([] if keys is None else [keys])
-        yield batch
+def _class_counts(batch: Batch) -> Tensor | None:
+    """Examples of every class in a batch; None where examples have no single labels."""
+    targets = batch.targets
+    if not isinstance(targets, Tensor) or targets.numel() != len(batch) or targets.is_complex():
+        return None
+    labels = targets.detach().cpu().flatten()
+    if labels.is_floating_point() and not bool((labels == labels.round()).all()):
+        return None
+    if not bool((labels >= 0).all()) or float(labels.max()) >= MOST_CLASSES:
+        return None
+    return labels.long().bincount()
+
+
+def _added(counts: Sequence[Tensor | None]) -> Tensor | None:
+    """Counts of all batches; None if some have no labels."""
+    known = [part for part in counts if part is not None]
+    if not known or len(known) < len(counts):
+        return None
+    total = torch.zeros(max(map(len, known)), dtype=torch.int64)
+    for part in known:
+        total[: len(part)] += part
+    return total
 
 
 class _Reading:
@@ -525,14 +551,10 @@ def _repeated(keys: Tensor) -> int:
 
 
 def _judging(drawn: Probe, judges: Probe, known: Tensor | None) -> tuple[Probe, Probe | None]:
-    """Held-out examples that can judge the training; None if fewer than two can.
-
-    Classes take turns in the probe set: if one has two examples, all classes have one.
-    """
+    """Held-out examples that can judge the training; None if fewer than two can."""
     labels, classes = judges.targets.labels, None
-    if drawn.targets.labels is not None and drawn.complete:
-        counts = drawn.targets.labels.bincount()
-        classes = counts.nonzero().flatten() if int(counts.max()) > 1 else None
+    if drawn.targets.labels is not None and drawn.class_counts is not None and drawn.complete:
+        classes = drawn.class_counts.nonzero().flatten()
     usable = usable_examples(input_keys(judges.batch), known, labels, classes)
     left_out = {"copies": usable.copies, "new_classes": usable.new_classes}
     found = {kind: count for kind, count in left_out.items() if count}

@@ -17,7 +17,7 @@ from theodolite.errors import DomainError
 from theodolite.linalg import target_columns
 from theodolite.measures.representation import scaled_targets
 
-__all__ = ["Targets", "Task", "in_turns", "loss_of_maps", "single_loss"]
+__all__ = ["MOST_CLASSES", "Targets", "Task", "in_turns", "loss_of_maps", "single_loss"]
 
 
 class Task(StrEnum):
@@ -39,7 +39,7 @@ class Task(StrEnum):
         return losses.get(self, per_example_cross_entropy)
 
 
-_MOST_CLASSES = 1_000_000  # each class takes a column per example
+MOST_CLASSES = 1_000_000  # each class takes a column per example
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,9 @@ class Targets:
                 f"targets: expected class labels of at least 0, got {int(labels.min())}; leave "
                 "out examples that have none"
             )
-        if int(labels.max()) >= _MOST_CLASSES:
+        if int(labels.max()) >= MOST_CLASSES:
             raise DomainError(
-                f"targets: expected classes below {_MOST_CLASSES:,}, got {int(labels.max()):,}; "
+                f"targets: expected classes below {MOST_CLASSES:,}, got {int(labels.max()):,}; "
                 "number the classes from 0, or pass numbers to regress as floats"
             )
         return cls(Task.CLASSES, labels, target_columns(labels, int(labels.max()) + 1))
