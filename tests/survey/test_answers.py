@@ -166,6 +166,17 @@ def test_few_examples_do_not_show_that_layers_are_equal():
     assert few["advice"] == "Measure more examples."
 
 
+def test_a_large_gap_that_is_not_significant_is_no_equality():
+    numbers = {"a": 0.54, "b": 0.37}
+    made = contents(held_out=0.6)
+    made["rows"] = [r for r in made["rows"] if "probe" not in r["measure"]]
+    made["rows"] += [row(name, "probe_r2", value, error=0.1) for name, value in numbers.items()]
+    made["layers"] = [{"name": name} for name in numbers]
+    layer = answers_of(made)[1]
+    assert layer["finding"] == "all-alike"
+    assert layer["certainty"] == "undecided"
+
+
 def test_layers_at_chance():
     layer = scored({"a": 0.1, "b": 0.11}, held_out=0.1)
     assert layer["finding"] == "chance"

@@ -34,7 +34,7 @@ _REGULARISE = "Check some labels; add data, augmentation or weight decay; or sto
 _ALIKE = "Pass `held_out=` examples that are drawn like the training examples."
 _MORE = "Measure more examples."
 _MOST_NAMES = 3
-_FEW = 100  # examples; with fewer, layers that seem equal may differ by ten points
+_FEW, _LARGE = 100, 0.1  # with fewer examples or a larger gap layers are not called equal
 _NARROW = 0.3  # widest interval of a share with a clear verdict; chosen before any test
 
 
@@ -445,7 +445,9 @@ def _layer_ground(finding: LayerProbes) -> tuple[Certainty, str, str]:
         copies = f"{percent(finding.repeated)} of the examples are copies of each other"
         return "undecided", f"{copies}; {evidence}", advice or _DECIDE
     differ = finding.finding in (LayersFinding.FROM_LAYER, LayersFinding.ONE_LAYER)
-    if not differ and finding.n < _FEW:
+    reference = finding.input_value if finding.input_alike else min(finding.values.values())
+    gap = 0.0 if reference is None else finding.values[finding.best] - reference
+    if not differ and (finding.n < _FEW or gap > _LARGE):
         return "undecided", evidence, advice or _MORE
     if finding.trained_on and finding.model:
         reason = f"the features may have been trained on these {finding.goal}"
