@@ -14,6 +14,7 @@ __all__ = [
     "MemoryLimitError",
     "NotFiniteError",
     "ProcessError",
+    "RangeError",
     "RecordError",
     "ShapeError",
     "StudyError",
@@ -39,6 +40,10 @@ class DomainError(TheodoliteError, ValueError):
 
 class NotFiniteError(DomainError):
     """Numbers are NaN or infinite: a run has diverged, or a number has overflowed."""
+
+
+class RangeError(NotFiniteError):
+    """Numbers are too large or too small for their dtype."""
 
 
 class DtypeError(TheodoliteError, TypeError, ValueError):

@@ -113,3 +113,15 @@ def test_examples_without_a_number_are_planned_for():
     nothing = torch.zeros(2, 0), torch.tensor([[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]])
     found = th.survey(nn.Identity(), nothing, layers="", permutations=2)
     assert found.record.contents["data"]["probe"] == 2
+
+
+def test_gradients_that_vanish_leave_the_tangent_family_out():
+    torch.manual_seed(0)
+    layers = [part for _ in range(120) for part in (nn.Linear(8, 8), nn.ReLU())]
+    model = nn.Sequential(*layers, nn.Linear(8, 3))
+    with torch.no_grad():
+        for part in layers[::2]:
+            part.weight.mul_(0.5)
+    found = th.survey(model, (torch.randn(20, 8), torch.arange(20) % 3), progress=False)
+    assert "within the range of float32" in found.record.contents["skipped"]["tangent"]
+    assert found.answers

@@ -44,7 +44,14 @@ from theodolite.engine.calls import (
     tensors_in,
 )
 from theodolite.engine.state import evaluating, preserved_randomness, preserved_state
-from theodolite.errors import CaptureError, DomainError, DtypeError, NotFiniteError, TheodoliteError
+from theodolite.errors import (
+    CaptureError,
+    DomainError,
+    DtypeError,
+    NotFiniteError,
+    RangeError,
+    TheodoliteError,
+)
 
 if TYPE_CHECKING:
     from theodolite.engine.factors import Factors
@@ -963,8 +970,8 @@ def require_range(
         sides: Examples of the rows and of the columns.
 
     Raises:
-        NotFiniteError: If the gradients of an example are not finite, or a kernel exceeds the range
-            of its dtype.
+        NotFiniteError: If the gradients of an example are not finite.
+        RangeError: If a kernel exceeds the range of its dtype.
     """
     limits = [end for kernel in kernels.values() if kernel.numel() for end in kernel.aminmax()]
     largest = torch.stack(limits).double().abs().view(-1, 2).amax(1).tolist() if limits else []
@@ -990,11 +997,12 @@ def _pairs(kernel: Tensor, mode: str) -> Float[Tensor, "*outputs n m"]:
     return kernel.diagonal(dim1=1, dim2=3).movedim(2, 0) if mode == "full" else kernel
 
 
-def _out_of_range(layer: str, dtype: torch.dtype, got: str) -> NotFiniteError:
+def _out_of_range(layer: str, dtype: torch.dtype, got: str) -> RangeError:
     name = str(dtype).removeprefix("torch.")
     double = dtype == torch.float64
-    advice = "divide the outputs by a constant" if double else "pass dtype=torch.float64"
-    return NotFiniteError(
+    advice = "pass dtype=torch.float64, or a model and data in float64"
+    advice = "divide the outputs by a constant" if double else advice
+    return RangeError(
         f"layer {layer!r}: expected a kernel within the range of {name}, got numbers {got}; "
         f"{advice}"
     )

@@ -38,7 +38,8 @@ def input_keys(batch: Batch) -> Int[Tensor, " n"] | None:
         return None
     total = torch.zeros(len(batch), dtype=torch.int64, device=leaves[0].device)
     for place, leaf in enumerate(leaves):
-        values = leaf.flatten(1) if leaf.ndim > 1 else leaf.unsqueeze(1)
+        plain = torch.view_as_real(leaf.resolve_conj()) if leaf.is_complex() else leaf
+        values = plain.flatten(1) if plain.ndim > 1 else plain.unsqueeze(1)
         weights = _weights(place, values.shape[1]).to(leaf.device)
         total += torch.cat(
             [

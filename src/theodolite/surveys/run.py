@@ -37,6 +37,7 @@ from theodolite.errors import (
     DomainError,
     NotFiniteError,
     ProcessError,
+    RangeError,
     TheodoliteError,
 )
 from theodolite.records import Note, Record
@@ -464,7 +465,7 @@ def _tried(context: SurveyContext, measure: Callable[[], None]) -> str | None:
         except Exception as error:  # whatever it is, the other families go on
             raise CaptureError(f"{type(error).__name__}: {error}") from error
     except NotFiniteError as error:
-        if not context.plan.diverging:
+        if not context.plan.diverging and not isinstance(error, RangeError):
             raise
         return str(error)
     except TheodoliteError as error:
