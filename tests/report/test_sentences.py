@@ -174,7 +174,7 @@ def test_numbers_of_the_whole_model_come_with_their_meaning():
     ((_, numbers),) = whole_numbers(group, "tangent")
     told = {name: (number, meaning) for name, number, _, meaning in numbers}
     assert told["balance"][0] == shown(value)
-    assert "layers from the input" in told["balance"][1]
+    assert "counted from the input" in told["balance"][1]
     for family in ("tangent", "gradient"):
         assert all(meaning for _, _, _, meaning in whole_numbers(group, family)[0][1])
 

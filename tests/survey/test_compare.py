@@ -84,7 +84,7 @@ def test_the_best_of_many_random_pairs_is_not_called_alike():
     random = _pairs(*sides, options).cka
     assert random.largest[2] > 2 * random.chance_sd.mean()  # beyond chance, were it the only one
     assert random.p_value > 0.05
-    assert random.sentence(("a", "b")).startswith("No pair is more alike than permuted examples")
+    assert random.sentence(("a", "b")).startswith("No pair is more similar than chance")
     sides[1]["b3"] = sides[0]["a2"] + 0.5 * torch.randn(40, 3, generator=made)
     found = _pairs(*sides, options)
     for likeness in (found.cka, found.neighbours):
@@ -145,7 +145,7 @@ def test_saved_surveys_are_compared_in_words(compared, tmp_path):
     loaded = th.compare(*[th.load(tmp_path / name) for name in found.names])
     told, _, pairs = found.summary().rpartition("\n\n")
     assert loaded.summary() == told
-    assert pairs.startswith("CKA: Most alike")
+    assert pairs.startswith("CKA: Most similar")
     assert loaded.cka is None
     with pytest.raises(DomainError, match=r"cka: .*compare\(model_a, model_b, data\)"):
         loaded.plot("cka")

@@ -1,4 +1,4 @@
-"""Records to pages, plots and fragments for notebooks; a report never sees a model."""
+"""From records to pages, plots and notebook fragments; reports do not use models."""
 
 from theodolite.report import pages
 from theodolite.report._gallery import Exhibit, find_exhibits, write_gallery

@@ -1,4 +1,4 @@
-"""Which figures there are: those of a page by family and over steps, and one by its name."""
+"""The figures of a page, by family and over steps, and single figures by name."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -51,13 +51,13 @@ _IMAGES = ("patch_eigenvectors", "filter_eigenvectors")
 
 _DEPTH = " Faint lines are near the input, strong ones near the output."
 _OMEGA = (
-    "Ω is 1 when all vectors point the same way and 0 when they have nothing in common. What lies"
-    " between the two is explained by the class, not by the layer."
+    "Ω is 1 if all vectors are equal and 0 if they are unrelated. The difference between the two"
+    " lines is due to the classes."
 )
 
 
 def headline_charts(group: Group) -> list[Chart]:
-    """What a page begins with: a chart of each headline that at least two layers have."""
+    """The first charts of a page: one for each headline with at least two layers."""
     return [
         chart
         for family, measure, _ in headlines(group)
@@ -67,7 +67,7 @@ def headline_charts(group: Group) -> list[Chart]:
 
 
 def family_figures(group: Group, family: str) -> list[Figure | Chart]:
-    """The figures of one family below its headline; those without content are left out."""
+    """The figures of one family below its headline, without empty ones."""
     return _with_content(group, _BUILDERS[family](group))
 
 
@@ -111,7 +111,7 @@ def _headline(group: Group, family: str, measure: str) -> Chart | None:
     lines = [Line(measure, known.heading, chance=known.chance)]
     reading = known.reading
     if measure == FAMILIES["kernel"].headline and group.measured(family, TRUTH):
-        reading += " CKA to the true labels is drawn where the run was trained on others."
+        reading += " CKA to the true labels is drawn if the run was trained on other labels."
         lines.append(Line(TRUTH, "CKA to the true labels", with_chance=False))
     title = known.heading[0].upper() + known.heading[1:]
     return layer_chart(group, family, lines, Words(title, reading), height=STRIP)
@@ -126,27 +126,26 @@ def _representation(group: Group) -> Iterable[Figure | Chart | None]:
     yield _profile(group, "representation", lines, words)
     words = Words(
         "Predicted steps to halve the loss",
-        "Gradient-descent steps of a linear probe. Fewer: easier to read out. A gap: it never"
-        " gets there.",
+        "Number of gradient-descent steps of a linear probe. Fewer steps: the probe learns faster."
+        " A gap: it never halves its loss.",
     )
     steps = Line("predicted_steps", "steps to halve the loss")
     yield _profile(group, "representation", [steps], words, log=True)
     words = Words(
         "Alignment curves",
-        "A curve that stays high while the threshold grows means that the labels lie on the strong"
-        " directions of the features: a linear probe would learn them quickly.",
+        "Share of the labels on directions that are at least as strong as the threshold. If the"
+        " curve stays high, strong directions explain the labels, and a linear probe learns fast.",
     )
     yield layer_panels(group, _CURVES["alignment_curve"], words)
     words = Words(
         "Label power over singular values",
-        "Every mark is a direction of the features: how strong it is, and which share of the"
-        " labels it carries. Marks high on the right: strong directions carry the labels.",
+        "Every mark is a direction of the features: its strength, and its share of the labels."
+        " Marks high on the right: strong directions explain the labels.",
     )
     yield layer_panels(group, _CURVES["label_power"], words)
     words = Words(
         "Predicted loss of gradient descent",
-        "What the alignment predicts: the loss of a linear probe trained on the features of each"
-        f" layer.{_DEPTH}",
+        f"Predicted loss of a linear probe of each layer over training, in closed form.{_DEPTH}",
     )
     yield overlay(group, _CURVES["predicted_loss"], words)
 
@@ -159,41 +158,41 @@ def _covariance(group: Group) -> Iterable[Figure | Chart | None]:
     ]
     words = Words(
         "Misalignment, random bases and floor",
-        "Random bases: the same weights turned at random. Floor: what so many filters of a"
-        " perfectly aligned layer would show by sampling alone. Where the floor reaches the random"
-        " bases, the number says nothing and the headline leaves the layer out.",
+        "Random bases: the same weights in randomly rotated directions. Floor: the value of a"
+        " perfectly aligned layer with the same number of filters. If the floor reaches the random"
+        " bases, the number means nothing, and the headline leaves the layer out.",
     )
     yield _profile(group, "covariance", lines, words)
     words = Words(
         "f(σ): weight put on each direction of the data",
-        "From left to right, directions of the data that vary more (σ, their standard deviation);"
-        " upwards, how much weight the layer puts on each (τ, the standard deviation of its weights"
-        " along it). A random layer is flat. Directions below 10⁻⁵ of the strongest are left out.",
+        "Each point is a direction of the data. To the right: its standard deviation σ. Upwards:"
+        " the standard deviation τ of the weights along it. A random layer is flat. Directions"
+        " below 10⁻⁵ of the strongest are left out.",
     )
     yield layer_panels(group, _CURVES["transfer"], words)
     yield eigenvector_figure(group)
 
 
 def _kernel(group: Group) -> Iterable[Figure | Chart | None]:
-    words = Words("CKA to the input", "How much of the raw data's geometry is left.")
+    words = Words("CKA to the input", "Similarity of the layer's kernel to that of the raw inputs.")
     yield _profile(group, "kernel", [Line("cka_input", "CKA to the input")], words)
     words = Words(
-        "Directions that a layer uses, and needs for its labels",
+        "Number of directions of the features, and number that the labels need",
         "Participation ratio: the effective number of directions of the features. Modes for 95 %:"
-        " how many of them it takes to hold 95 % of the labels.",
+        " the number of principal components that explain 95 % of the labels.",
     )
     ratio = Line("participation_ratio", "participation ratio")
     modes = Line("modes_to_reach", "modes for 95 %")
     yield _profile(group, "kernel", [ratio, modes], words, log=True)
     words = Words(
         "Cumulative power",
-        "Share of the labels within the first modes of a layer's kernel. A steep start means that"
-        f" few directions suffice.{_DEPTH}",
+        "Share of the labels that the first principal components of a layer explain. A steep start"
+        f" means that few directions are enough.{_DEPTH}",
     )
     yield overlay(group, _CURVES["cumulative_power"], words)
     words = Words(
         "Spectra",
-        f"Eigenvalues of each layer's kernel over their sum. Steep: few directions matter.{_DEPTH}",
+        f"Eigenvalues of each layer's kernel, as shares. Steep: few directions dominate.{_DEPTH}",
     )
     yield overlay(group, _CURVES["spectrum"], words)
 
@@ -201,14 +200,14 @@ def _kernel(group: Group) -> Iterable[Figure | Chart | None]:
 def _tangent(group: Group) -> Iterable[Figure | Chart | None]:
     words = Words(
         "Stable rank of the layer's tangent kernel",
-        "How many directions training this layer can move at once. A low rank says that the kernel"
-        " has few directions to offer, good or bad.",
+        "Effective number of directions in which training this layer moves the outputs. A low rank"
+        " means few directions, whether they help or not.",
     )
     yield _profile(group, "tangent", [Line("stable_rank", "stable rank")], words, log=True)
     words = Words(
         "Correlation with the labels",
-        "Alignment is this correlation over the square root of the stable rank: a layer can be"
-        " aligned because its directions point at the labels, or because it has few of them.",
+        "Alignment is this correlation divided by the square root of the stable rank. So a layer is"
+        " aligned if its directions match the labels, or if it has few directions.",
     )
     yield _profile(group, "tangent", [Line("correlation")], words)
     for name, title, what in (
@@ -217,8 +216,8 @@ def _tangent(group: Group) -> Iterable[Figure | Chart | None]:
     ):
         reading = (
             f"Similarity of the layer's {what} between examples, sorted by class, at the latest"
-            " step with curves. Blocks on the diagonal: examples of one class look alike. Layers"
-            " in which all examples are alike are left out."
+            " step with curves. Blocks on the diagonal: examples of one class are similar. Layers"
+            " in which all examples are equal are left out."
         )
         yield kernel_maps(group, name, Words(title, reading))
 
@@ -233,7 +232,7 @@ def _gradient(group: Group) -> Iterable[Figure | Chart | None]:
     for measure, (title, reading) in _OTHER_MEASURES.items():
         line = Line(measure, title.lower())
         yield _profile(group, "gradient", [line], Words(title, reading))
-    reading = "Ω within a class minus Ω of all pairs. Blank: the class says nothing; grey: below 0."
+    reading = "Ω within a class minus Ω of all pairs. Blank: no difference. Grey: below 0."
     yield class_map(group, "feature_class_contrast", Words("Feature contrast by class", reading))
     words = Words("Gradient contrast by class", "The same for loss gradients.")
     yield class_map(group, "class_contrast", words)
@@ -242,21 +241,21 @@ def _gradient(group: Group) -> Iterable[Figure | Chart | None]:
 _OTHER_MEASURES = {
     "omega_contrast": (
         "Gradient contrast",
-        "How much more the loss gradients of one class agree than those of all examples.",
+        "Agreement of loss gradients within a class, minus that of all examples.",
     ),
     "gradient_diversity": (
         "Gradient diversity",
-        "For comparison: 1/n when all n gradients are equal, 1 when they are orthogonal, more when"
+        "A related measure: 1/n if all n gradients are equal, 1 if they are orthogonal, more if"
         " they cancel.",
     ),
     "stiffness": (
         "Stiffness",
-        "For comparison: mean cosine of two gradients. Does a step for one help another?",
+        "A related measure: the mean cosine of two gradients. Does a step for one help another?",
     ),
     "gradient_confusion": (
         "Gradient confusion",
-        "For comparison: smallest inner product of two gradients. Below 0, a step for one example"
-        " hurts another.",
+        "A related measure: the smallest inner product of two gradients. Below 0, a step for one"
+        " example hurts another.",
     ),
 }
 

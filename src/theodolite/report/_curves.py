@@ -27,13 +27,13 @@ __all__ = ["Curve", "layer_panels", "overlay"]
 _MOST_PANELS = 8
 _MOST_POINTS = 80
 _MOST_NAMED = 8  # layers in a legend
-_MOST_LAYERS = 24  # whose curves a page carries; the record has them all
+_MOST_LAYERS = 24  # layers with curves on a page; the record has all of them
 _DIGITS = 5
 
 
 @dataclass(frozen=True)
 class Curve:
-    """What a figure needs to know about a curve.
+    """The description of a curve for its figures.
 
     Args:
         family: the family that measures it.
@@ -43,7 +43,7 @@ class Curve:
         marks: markers instead of a line.
         top_only: keep the first points instead of some of all.
         smallest: share of the largest number below which a logarithmic axis leaves points out.
-        chance: whether the record holds what random labels give.
+        chance: whether the record has the curve for random labels.
     """
 
     family: str
@@ -66,7 +66,7 @@ class Curve:
         return axes(self.x, self.y, log=self.logarithmic, xaxis={"tickangle": 0})
 
     def numbers(self, moment: Moment, layer: str, height: str = "y") -> Numbers:
-        """The points of a layer that a page carries; none where the record has no such curve."""
+        """The points of a layer on a page; empty if the record has no such curve."""
         found = {role: moment.array(self.family, self.name, layer, role) for role in ("x", height)}
         (x_name, x), (y_name, y) = (item or ("", np.array([])) for item in found.values())
         if not len(x) or not len(y):
@@ -199,7 +199,7 @@ def _at_steps(
 
 
 def _line(name: str, color: str, width: float, dash: str = "solid") -> Any:
-    # Without simplify=False Plotly leaves out vertices, and what is drawn is not the record.
+    # Without simplify=False Plotly leaves out vertices, and the drawing differs from the record.
     return go.Scatter(
         mode="lines",
         name=plotly_text(name),
@@ -209,7 +209,7 @@ def _line(name: str, color: str, width: float, dash: str = "solid") -> Any:
 
 
 def _kept_at(group: Group, step: int | None) -> str:
-    """Says so where curves were kept at another step than the one asked for."""
+    """Name the step of the curves if it is not the requested step."""
     if not group.is_history:
         return ""
     steps: Sequence[int] = sorted({run.with_curves_at(step).step for run in group.runs})

@@ -37,8 +37,8 @@ _ACROSS = 1000.0  # units of the box that stretches
 _DOTS = {60: 3.0, 120: 2.0}  # up to so many layers: radius of a dot; beyond, the smallest
 _SMALLEST_DOT, _OPEN = 1.2, 2.6
 _MOST_BLOCKS = 40
-_ABOUT_ZERO = 0.05  # of the range: what is less below zero does not move the axis
-_DOMINANT = 0.8  # of all layers within one block: its parts are the blocks
+_ABOUT_ZERO = 0.05  # smaller negative numbers, relative to the range, do not move the axis
+_DOMINANT = 0.8  # if one block has this share of all layers, its parts become the blocks
 _SHORTCUT = re.compile(r"(^|[._])(downsample|shortcut|skip|short_?cut)([._\d]|$)", re.IGNORECASE)
 
 
@@ -112,15 +112,15 @@ class Trace:
     """One measure of one run over places along a chart.
 
     Args:
-        run: whose numbers they are.
-        line: which measure.
-        color: of the light palette.
-        name: what a legend and a hover call it.
+        run: the run.
+        line: the measure.
+        color: a color of the light palette.
+        name: the name in a legend and on hover.
         places: share of the width for each layer.
-        group: the position of the network among those of a page.
-        dash: of the line.
-        base: the run whose numbers are taken away, for differences.
-        step: the step that is always shown, where it is not that of the slider.
+        group: the position of the network on the page.
+        dash: the dash of the line.
+        base: the run that is subtracted, for differences.
+        step: a fixed step that is always shown; by default that of the slider.
     """
 
     run: RunView
@@ -190,7 +190,7 @@ class Trace:
 
 
 def is_shortcut(layer: str) -> bool:
-    """Whether a layer is named as one that leads around a block, beside the main path."""
+    """Whether the name of a layer says that it is a shortcut around a block."""
     return bool(_SHORTCUT.search(layer))
 
 
@@ -213,12 +213,12 @@ class Chart:
 
     Args:
         key: unique within a group; letters, digits and dashes.
-        family: whose color it has.
+        family: the family, which determines the color.
         words: title, and how to read it.
-        traces: what is drawn, the most important first.
+        traces: the lines, the most important first.
         finding: one sentence computed from the numbers at a step.
-        legend: what colors and dashes mean.
-        log: whether heights are logarithms.
+        legend: the meaning of colors and dashes.
+        log: whether the vertical axis is logarithmic.
         blocks: parts of the network, shaded in turn.
         height: in pixels.
     """
@@ -238,7 +238,7 @@ class Chart:
     )
 
     def at(self, step: int | None) -> dict[str, Any]:
-        """All that a step draws: traces, and the chance level as [x, low, high]."""
+        """The drawing data of a step: traces, and the chance level as [x, low, high]."""
         if step not in self._states:
             traces = [trace.at(self.family, step) for trace in self.traces]
             band: dict[float, tuple[float, float]] = {}
@@ -276,7 +276,7 @@ class Chart:
         return (low, high) if high > low else (low, low + (abs(low) or 1.0))
 
     def payload(self, group: str, steps: Sequence[int]) -> dict[str, Any]:
-        """What the script of a page draws from; equal states are kept once."""
+        """The data for the script of a page; equal states are kept once."""
         states: list[Any] = []
         frames = []
         for step in steps:
@@ -326,7 +326,7 @@ class Chart:
         )
 
     def _ends(self, step: int | None) -> str:
-        """First and last number of every line, for those who do not see it."""
+        """First and last number of every line, for screen readers."""
         parts = []
         for trace, state in zip(self.traces, self.at(step)["traces"], strict=True):
             pairs = zip(trace.places, state["text"], state["y"], strict=True)
@@ -527,7 +527,7 @@ def layer_chart(
 
 
 def difference_charts(group: Group, height: float) -> list[Chart]:
-    """Headlines of every run minus those of the first, and by how much chance moves that."""
+    """Headlines of every run minus those of the first, with the spread at chance level."""
     base, *others = group.runs
     charts = []
     for family, measure, heading in headlines(group):
@@ -574,8 +574,8 @@ def _title(heading: str) -> str:
 
 
 def headlines(group: Group) -> list[tuple[str, str, str]]:
-    """Family, measure and heading of what a page shows first, where the group has it."""
-    # Low is good in one of them: it comes last, so that all others read alike.
+    """Family, measure and heading of the first charts of a page, if the group has them."""
+    # Low values are good in one of them. It comes last, so that all others have one direction.
     known = sorted((*PROBES.values(), *FAMILIES.values()), key=lambda f: f.lower_is_aligned)
     return [(f.key, f.headline, f.heading) for f in known if group.measured(f.key, f.headline)]
 

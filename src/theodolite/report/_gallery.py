@@ -29,12 +29,12 @@ _DIGITS = 5
 
 @dataclass(frozen=True)
 class Exhibit:
-    """A record as the gallery shows it.
+    """A record in the gallery.
 
     Args:
-        name: what the user calls it, or its folder.
+        name: name that the user gave, or the folder.
         kind: "survey", "history" or "study".
-        folder: where it lies, below the folder that was asked for.
+        folder: its folder, relative to the folder of the gallery.
         settings: short words by name: data, labels, the point of a sweep.
         numbers: numbers by name; of a survey or history, its last moment.
         profiles: family -> its headline by layer.
@@ -53,7 +53,7 @@ class Exhibit:
 def find_exhibits(root: str | os.PathLike[str]) -> list[Exhibit]:
     """Every record below a folder; the steps of a history belong to it.
 
-    A damaged record is listed with what is wrong with it: it must not hide the others.
+    A damaged record is listed with its problem, because it must not hide the others.
 
     Raises:
         RecordError: If there is none at all.

@@ -34,8 +34,8 @@ _BLANK = 0.01  # of the largest number: a kernel that varies by less is a solid 
 _ROW_HEIGHT, _MARGINS = 24, 64
 _PAIRS_HEIGHT = 320  # as the figures that stand beside it
 _READING = (
-    "Input at the top, output at the bottom, training from left to right. Blank is 0, the full"
-    " color is the largest number of the maps in this figure; grey is below 0."
+    "Input at the top, output at the bottom, training from left to right. Blank is 0. The full"
+    " color is the largest number of this figure. Grey is below 0."
 )
 _COLORBAR = {
     "thickness": 8,
@@ -124,7 +124,7 @@ def _sketched(runs: Sequence[RunView], family: str, measure: str) -> str:
     if not errors:
         return ""
     text = " and ".join(f"{n} (errors up to {shown(errors[n])})" for n in sorted(errors))
-    last = " The last step has the most: a jump there may be the estimate's." * (len(errors) > 1)
+    last = " The last step has the most, so a jump there may be an error." * (len(errors) > 1)
     return f" Estimated with random vectors, {text}.{last}"
 
 
@@ -166,11 +166,11 @@ def pair_maps(pairs: LayerPairs, names: tuple[str, str]) -> list[Figure]:
     """Two similarities of every pair of layers, layers of the first model from top to bottom."""
     kinds = {
         "cka": (pairs.cka, "CKA of every pair of layers",
-                "1: two layers find the same examples similar. 0: what chance gives (debiased)."
-                " Wide layers score high."),
+                "1: the same examples are similar in both layers. 0: chance level (debiased)."
+                " Wide layers have high values."),
         "neighbours": (pairs.neighbours, "Mutual nearest neighbours of every pair of layers",
-                       f"Of the {pairs.nearest} nearest neighbours of an example in one layer, the"
-                       " share that are its neighbours in the other."),
+                       f"Share of the {pairs.nearest} nearest neighbours of an example that both"
+                       " layers have in common."),
     }  # fmt: skip
     return [_pair_map(key, *parts, names) for key, parts in kinds.items()]
 
@@ -402,9 +402,9 @@ def eigenvector_figure(group: Group) -> Figure | None:
         "covariance-eigenvectors",
         Words(
             f"Eigenvectors of {data} and of {weights}, {plain(layer)}",
-            "Upper row of each pair: directions of the data that this layer sees, strongest first."
-            f" Lower row: the same of its {weights}. Equal pictures above each other (up to sign)"
-            " mean aligned." + _guess(group, layer),
+            "Upper row of each pair: principal directions of the layer's inputs, strongest first."
+            f" Lower row: those of its {weights}. The layer is aligned if both pictures of a pair"
+            " are equal up to sign." + _guess(group, layer),
         ),
         present,
         columns=min(2, len(panels)),
@@ -434,7 +434,7 @@ def _subjects(group: Group, layer: str) -> tuple[str, str]:
 def _guess(group: Group, layer: str) -> str:
     if _shape_source(group, layer) != "guessed":
         return ""
-    return " The inputs come as vectors; that they are square images is a guess (image_shape)."
+    return " The inputs are vectors. Square images are a guess; pass `image_shape=` otherwise."
 
 
 def _picture_panel(group: Group, run: RunView, layer: str) -> Panel | None:

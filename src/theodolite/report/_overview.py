@@ -13,17 +13,17 @@ from theodolite.report.pages import finite, plain, shown_as
 __all__ = ["notes_of", "table_of", "whole_numbers"]
 
 _MOST_NAMED = 3
-# Measures of the whole model: what they are called, and what they mean.
+# Names and meanings of the measures of the whole model.
 _WHOLE = {
     "peak_layer": ("peak layer", "the layer with the highest tangent alignment, counted from 1"),
     "equilibrium_layer": (
         "balance",
-        "depth, in layers from the input, at which the similarity of inputs (forward) and that of"
-        " output gradients (backward) tell examples apart equally well, by theory",
+        "layer, counted from the input, at which forward and backward information are equal"
+        " according to theory (lou2022)",
     ),
     "omega": (
         "Ω, all parameters",
-        "agreement of all gradients: 1 if they point the same way, 0 if they share nothing",
+        "agreement of all gradients: 1 if they are equal, 0 if they are unrelated",
     ),
     "in_class_omega": ("Ω within classes", "the same among examples of one class"),
     "omega_contrast": ("gradient contrast", "Ω within classes minus Ω of all examples"),
@@ -34,12 +34,12 @@ _WHOLE = {
     "held_out_loss": ("held-out loss", "the same on sequences it was not trained on"),
     "carried_over": (
         "carried over",
-        "of what the loss has fallen by since the first measurement, the share by which that of"
-        " held-out sequences has",
+        "fall of the held-out loss divided by the fall of the training loss, since the first"
+        " measurement",
     ),
-    "accuracy": ("accuracy", "share of these examples that the network predicts"),
+    "accuracy": ("accuracy", "share of these examples that the network predicts correctly"),
     "held_out_accuracy": ("held-out accuracy", "the same on examples it was not trained on"),
-    "balanced_accuracy": ("balanced accuracy", "mean over classes of the share predicted right"),
+    "balanced_accuracy": ("balanced accuracy", "mean of the accuracies of the classes"),
     "held_out_balanced_accuracy": (
         "held-out balanced accuracy", "the same on examples it was not trained on"
     ),
@@ -57,7 +57,7 @@ _WHOLE = {
     ),
     "r2": ("R²", "share of the variance of the targets that the outputs explain"),
     "held_out_r2": ("held-out R²", "the same on examples it was not trained on"),
-    "label_accuracy": ("label accuracy", "share of their labels that are predicted"),
+    "label_accuracy": ("label accuracy", "share of labels that are predicted correctly"),
     "held_out_label_accuracy": (
         "held-out label accuracy", "the same on examples it was not trained on"
     ),
@@ -103,7 +103,7 @@ def _cell(chart: Chart, number: int, place: int, state: dict[str, Any]) -> dict[
 
 
 def notes_of(group: Group) -> list[str]:
-    """What is not shown and why: a line for each reason, with its number of layers."""
+    """The reasons for missing numbers, one line each, with the number of layers."""
     present = {family for family, _, _ in headlines(group)}
     notes = [
         not_shown(f.title, quiet_reason(group, f.key))

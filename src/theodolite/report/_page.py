@@ -1,4 +1,4 @@
-"""Runs to one HTML file that needs nothing else.
+"""From runs to one HTML file that works offline.
 
 What a step changes on the page, apart from figures, is a ``_Varying`` text: the file shows it at
 the latest step, and the script exchanges it when the slider moves.
@@ -79,7 +79,7 @@ class _Varying:
 
 
 def page_html(runs: Sequence[Run], title: str = "", pairs: LayerPairs | None = None) -> str:
-    """The whole page; ``pairs`` says how alike the layers of the first two runs are."""
+    """The whole page; ``pairs`` has the similarities of the layers of the first two runs."""
     groups = groups_of(runs, _MOST_STEPS, _MOST_NUMBERS)
     views = [_group_view(group) for group in groups]
     comparison = []
@@ -122,7 +122,7 @@ def page_html(runs: Sequence[Run], title: str = "", pairs: LayerPairs | None = N
 
 
 def fragment_html(runs: Sequence[Run]) -> str:
-    """Sentences, charts and table: no scripts, so that it shows wherever HTML does."""
+    """Sentences, charts and table without scripts, for all programs that show HTML."""
     views = []
     for group in groups_of(runs, _MOST_STEPS, _MOST_NUMBERS):
         charts = headline_charts(group)
@@ -211,7 +211,7 @@ def _differences_view(group: Group) -> dict[str, Any] | None:
         "blocks": _block_labels(blocks_of(group.layers), group.layers),
         "legend": [_key_view(key) for key in (*others, band)],
         "title": f"Difference from {plain(group.runs[0].name)}",
-        "reading": "Above 0: higher than in that run.",
+        "reading": "Above 0: the number is higher than in the first run.",
     } if charts else None  # fmt: skip
 
 
@@ -357,7 +357,7 @@ def _section(
 
 
 def _figure_view(figure: Figure, group: str, steps: Sequence[int]) -> dict[str, Any]:
-    """What the template needs, and under "payload" what the script draws from."""
+    """The data for the template; "payload" has the data for the script."""
     panels = figure.all_panels
     states = [states_of(panel, steps) for panel in panels]
     layouts = with_ranges(panels, [found for found, _ in states], shared=figure.shared)
@@ -437,7 +437,7 @@ def _words(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _counted(entries: Sequence[tuple[str, str, str | None]], layers: Sequence[str]) -> list[str]:
-    """What is said of several measures or layers, once, with their number."""
+    """Each warning once, with the number of its measures or layers."""
     said: dict[str, list[tuple[str, str | None]]] = {}
     for measure, text, layer in entries:
         said.setdefault(text, []).append((measure.replace("_", " "), layer))

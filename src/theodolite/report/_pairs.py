@@ -1,4 +1,4 @@
-"""Every pair of layers of two models: how alike they are, and how alike they are by chance."""
+"""Similarities of all pairs of layers of two models, with their chance levels."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ __all__ = ["LayerPairs", "Likeness"]
 
 @dataclass(frozen=True)
 class Likeness:
-    """One similarity of every pair of layers, and the same after the examples were permuted.
+    """One similarity of every pair of layers, also for permuted examples.
 
     Args:
         values: layers of the first model in rows, of the second in columns.
@@ -32,16 +32,17 @@ class Likeness:
 
     @property
     def largest(self) -> tuple[str, str, float]:
-        """The most alike pair and its value."""
+        """The most similar pair and its value."""
         numbers = self.values.to_numpy(dtype=float)
         i, j = map(int, np.unravel_index(np.nanargmax(numbers), numbers.shape))
         return str(self.values.index[i]), str(self.values.columns[j]), float(numbers[i, j])
 
     @property
     def p_value(self) -> float:
-        """How often the largest of permuted pairs is as large as the largest; nan without any.
+        """Share of permutations whose largest pair is as large; nan without permutations.
 
-        The best of many pairs is large by chance alone, so it is compared with the best of many.
+        The largest of many pairs is large by chance alone, so it is compared with the largest of
+        permuted pairs.
         """
         if not len(self.permuted_largest):
             return float("nan")
@@ -54,20 +55,20 @@ class Likeness:
         return int((self.values.to_numpy() > self.chance_mean + 2 * self.chance_sd).sum())
 
     def sentence(self, names: tuple[str, str]) -> str:
-        """The most alike pair, and what chance gives."""
+        """The most similar pair and its chance level."""
         if not np.isfinite(self.values.to_numpy(dtype=float)).any():
             return ""
         first, second, value = self.largest
         ends = zip((first, second), names, strict=True)
         pair = " and ".join(f"{layer_words(layer)} of {plain(name)}" for layer, name in ends)
         if not len(self.permuted_largest):
-            return f"Most alike: {pair} ({shown(value)}). No chance level was drawn."
+            return f"Most similar: {pair} ({shown(value)}). No chance level was measured."
         most = shown(float(self.permuted_largest.max()))
-        drawn = f"{most} is the largest of {len(self.permuted_largest)} permutations"
+        drawn = f"the largest of {len(self.permuted_largest)} permutations is {most}"
         if self.p_value > 0.05:
-            return f"No pair is more alike than permuted examples: {shown(value)}, {drawn}."
+            return f"No pair is more similar than chance: at most {shown(value)}; {drawn}."
         beyond = f"{self.beyond_chance} of {self.values.size} pairs are beyond chance"
-        return f"Most alike: {pair} ({shown(value)}; {drawn}). {beyond}."
+        return f"Most similar: {pair} ({shown(value)}; {drawn}). {beyond}."
 
 
 @dataclass(frozen=True)
@@ -75,9 +76,9 @@ class LayerPairs:
     """Debiased CKA and mutual nearest neighbours of every pair of layers.
 
     Args:
-        cka: 1 where two layers find the same examples similar; wide layers score high.
+        cka: 1 if the same examples are similar in both layers; wide layers have high values.
         neighbours: share of the nearest neighbours of an example that two layers have in common.
-        nearest: how many neighbours count.
+        nearest: number of neighbours.
     """
 
     cka: Likeness

@@ -23,7 +23,7 @@ from theodolite.report.pages import LIGHT, carried, plain, plotly_text, short, s
 
 __all__ = ["TRUTH", "legend_of", "loss_figure", "over_steps", "step_figure", "whole_figure"]
 
-TRUTH = "cka_truth"  # CKA to the true labels, where the target has others
+TRUTH = "cka_truth"  # CKA to the true labels, if the targets are other labels
 _MOST_PANELS = 8
 _SYMBOLS = ("circle", "circle-open")
 
@@ -53,7 +53,7 @@ def step_figure(group: Group, family: str) -> Figure | None:
     reading = f"{words.question} A panel is a layer; steps are spread evenly."
     if family == "kernel" and group.measured(family, TRUTH):
         lines.append(Line(TRUTH, "CKA to the true labels"))
-        reading += " Where a run was trained on other labels, CKA to the true ones is drawn too."
+        reading += " If a run was trained on other labels, CKA to the true labels is drawn too."
     y = "CKA" if len(lines) > 1 else ""
     made = {layer: over_steps(group, family, lines, layer, y=y) for layer in layers}
     panels = {layer: panel for layer, panel in made.items() if panel is not None}

@@ -35,7 +35,7 @@ def write_transfer(record: Record, path: str | os.PathLike[str], title: str = ""
     """Write the page of a ranking of models; it needs no network and no other file.
 
     Args:
-        record: what :func:`theodolite.transfer` leaves behind.
+        record: record of a ranking by :func:`theodolite.transfer`.
         path: file to write; its folder is created.
         title: heading of the page.
     """

@@ -1,4 +1,4 @@
-"""Runs to files, fragments and figures; pages and Plotly are loaded when one is asked for."""
+"""From runs to files, fragments and figures; pages and Plotly are loaded on request."""
 
 import os
 from collections.abc import Sequence
@@ -28,15 +28,15 @@ def write_html(
 ) -> Path:
     """Write one page about a survey, a history, or several of them side by side.
 
-    The page needs no network and no other file. It begins with sentences and charts over depth
-    that are readable without scripts; a table, a section for each family and maps of layers by
-    steps are folded below. Runs of networks with the same layers share their figures.
+    The page works offline. It begins with sentences and charts over depth, which need no scripts. A
+    table, a section for each family and maps of layers by steps are folded below. Runs of networks
+    with the same layers share their figures.
 
     Args:
-        runs: what to show, at least one.
+        runs: at least one run.
         path: file to write; its folder is created.
         title: heading of the page; the names of the runs if it is "".
-        pairs: how alike every layer of the first run and every layer of the second are.
+        pairs: similarities of the layers of the first two runs.
 
     Returns:
         The path of the file.
@@ -65,12 +65,12 @@ def notebook_html(runs: Sequence[Run]) -> str:
 def plot(runs: Sequence[Run], name: str, *, step: int | None = None, theme: str = "light") -> Any:
     """A Plotly figure of a family (its headline), a measure or a curve.
 
-    Runs with the same layers share axes; of others, those with the layers of the first are drawn.
-    A measure of one history without ``step`` is a map of layers by steps; otherwise numbers stand
-    over layers, every run in its own color.
+    Only runs with the layers of the first run are drawn; they share axes. For one history without
+    ``step`` the figure is a map of layers by steps. Otherwise layers are on the horizontal axis,
+    and every run has a color.
 
     Args:
-        runs: what to show, at least one.
+        runs: at least one run.
         name: e.g. "representation", "cka_target" or "alignment_curve".
         step: the training step; the latest measured one up to it is drawn.
         theme: "light" or "dark".
@@ -98,8 +98,8 @@ def plot_pairs(
 
     Args:
         table: layers of the first model in rows, of the second in columns.
-        title: what the number is.
-        names: of the models.
+        title: name of the number.
+        names: names of the models.
         theme: "light" or "dark".
 
     Raises:
@@ -132,7 +132,7 @@ def plot_pairs(
 
 
 def _require_runs(runs: Sequence[Run]) -> None:
-    """Refuse what no page or plot can be made of."""
+    """Refuse runs without steps, and an empty list."""
     if not runs:
         raise RecordError("runs: expected at least one run, got none")
     for run in runs:

@@ -1,4 +1,4 @@
-"""What every page shares: safe text, numbers as a reader sees them, colors, scripts, policy."""
+"""Common parts of all pages: safe text, formatted numbers, colors, scripts, security policy."""
 
 import base64
 import hashlib
@@ -63,19 +63,19 @@ def css_variables(palette: Mapping[str, str]) -> str:
 
 
 def short(text: str, longest: int = 24) -> str:
-    """The text with its middle left out where it is too long for an axis."""
+    """The text without its middle if it is too long for an axis."""
     text = plain(text)
     head = longest // 2 - 1
     return text if len(text) <= longest else f"{text[:head]}…{text[-(longest - head - 1) :]}"
 
 
 def plotly_text(text: str) -> str:
-    """The text as Plotly shows it letter by letter: it reads tags and entities even in names."""
+    """The text escaped for Plotly, which interprets tags and entities even in names."""
     return html.escape(plain(text), quote=False)
 
 
 def json_for_html(value: Any) -> str:
-    """Strict JSON that may stand inside a script element; what is not finite becomes null."""
+    """Strict JSON for a script element; numbers that are not finite become null."""
     form: dict[str, Any] = {"allow_nan": False, "ensure_ascii": False, "separators": (",", ":")}
     try:
         text = json.dumps(value, **form)
@@ -123,7 +123,7 @@ def static_text(name: str) -> str:
 
 
 def content_policy(scripts: Sequence[str]) -> str:
-    """A policy by which only these scripts run, and nothing is fetched."""
+    """A content security policy: only these scripts run, and nothing is fetched."""
     digests = [
         base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts
     ]
@@ -135,7 +135,7 @@ def content_policy(scripts: Sequence[str]) -> str:
 
 
 def write_page(path: str | os.PathLike[str], text: str) -> Path:
-    """Write a page beside its place and move it there: a reader never sees half of one.
+    """Write a page to a temporary name and move it into place, so that no reader sees half of it.
 
     Returns:
         The path of the file; its folder is created.
