@@ -32,19 +32,13 @@ def study_document(study: Study) -> dict[str, Any]:
 
 
 def print_studies(studies: Sequence[Study]) -> None:
-    """One line per study."""
-    from rich.console import Console
-    from rich.table import Table
+    """Two lines per study: id and title, then what it shows, its sizes and its claims."""
+    from typer import echo
 
-    table = Table(box=None)
-    table.add_column("study", no_wrap=True)  # to be copied: never cut
-    for title in ("shows", "title", "sizes", "claims"):
-        table.add_column(title, overflow="fold")
     for study in studies:
-        sizes = " ".join(study.configs)
-        shows = ", ".join(study.shows)
-        table.add_row(study.id, shows, study.title, sizes, str(len(study.claims)))
-    Console().print(table)
+        shows, sizes, claims = ", ".join(study.shows), ", ".join(study.configs), len(study.claims)
+        echo(f" {study.id}  {study.title}")
+        echo(f"     {shows}; {sizes}; {claims} claim{'s' if claims > 1 else ''}")
 
 
 def print_verdicts(study: Study, size: str, verdicts: Sequence[Verdict], runs: Results) -> None:
