@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -155,6 +156,24 @@ def test_settings_are_those_that_were_run(tmp_path, monkeypatch):
     first = size_text(study, "lite", runs.where(scale=1.0))
     assert first == "lite: scale 1 of 1, 2; seeds 1 of 5 (0.2)"
     assert size_text(study, "lite", Results(())) == "lite"
+
+
+def test_asking_for_the_commit_writes_nothing_into_the_checkout(tmp_path, monkeypatch):
+    """Git would refresh its index, under a lock that other commands of the user run into."""
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    file = tmp_path / "file.py"
+    file.write_text("")
+    for words in (["init", "-q"], ["add", "file.py"], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *words], check=True)
+    os.utime(file, (1, 1))
+    index = (tmp_path / ".git" / "index").read_bytes()
+    monkeypatch.setattr(_runs, "__file__", str(file))
+    monkeypatch.delenv("THEODOLITE_COMMIT", raising=False)
+    assert re.fullmatch("[0-9a-f]{12}", _runs.commit.__wrapped__())
+    assert (tmp_path / ".git" / "index").read_bytes() == index
+    file.write_text("changed")
+    (tmp_path / "new").write_text("of no concern")
+    assert re.fullmatch("[0-9a-f]{12}-dirty", _runs.commit.__wrapped__())
 
 
 def test_a_size_says_what_its_records_say_of_their_making(made_ledger, monkeypatch, tmp_path):

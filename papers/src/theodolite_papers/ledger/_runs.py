@@ -201,13 +201,19 @@ def commit() -> str:
     """
     if told := os.environ.get("THEODOLITE_COMMIT"):
         return told
-    here = Path(__file__).parent
-    words = ["git", "-C", str(here), "describe", "--always", "--abbrev=12", "--dirty"]
+    # "describe --dirty" would write the index, under a lock that other git commands run into.
+    git = ["git", "--no-optional-locks", "-C", str(Path(__file__).parent)]
     try:
-        found = subprocess.run(words, capture_output=True, text=True, timeout=10, check=True)
+        name, changes = (
+            subprocess.run([*git, *words], capture_output=True, text=True, timeout=10, check=True)
+            for words in (
+                ["describe", "--always", "--abbrev=12"],
+                ["status", "--porcelain", "--untracked-files=no"],
+            )
+        )
     except (OSError, subprocess.SubprocessError):
         return ""
-    return found.stdout.strip()
+    return name.stdout.strip() + ("-dirty" if changes.stdout else "")
 
 
 def claims_hash(study: Study) -> str:
