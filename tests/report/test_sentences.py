@@ -50,6 +50,11 @@ def test_misalignment_is_told_against_random_bases(value, words):
     assert words in family_sentence(group, "covariance")
 
 
+def test_a_number_of_the_kernel_family_names_its_layer():
+    group = group_with("kernel", "cka_target", [0.1, 0.3, math.nan])
+    assert "0.300 in l1" in family_sentence(group, "kernel")
+
+
 def test_chance_is_counted_in_its_own_standard_deviations():
     more = {"null_mean": 0.1, "null_sd": 0.05}
     group = group_with("kernel", "cka_target", [0.15, 0.19, 0.21, 0.5], **more)

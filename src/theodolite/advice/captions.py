@@ -297,7 +297,7 @@ def _covariance(values: Values) -> str:
 
 def _kernel(values: Values) -> str:
     last, top = list(values)[-1], max(values, key=values.__getitem__)
-    text = f"CKA to labels is {shown(values[last])} in the last layer"
+    text = f"CKA to labels is {shown(values[last])} in {layer_words(last)}"
     return text + (f", highest in {_named(values, top)}" if top != last else ", the highest of all")
 
 

@@ -44,7 +44,7 @@ def input_keys(batch: Batch) -> Int[Tensor, " n"] | None:
         total += torch.cat(
             [
                 (_bits(part) * weights).sum(1)
-                for part in values.split(max(1, _PART // max(1, values.shape[1])))
+                for part in torch.split(values, max(1, _PART // max(1, values.shape[1])))
             ]
         )
     return total.cpu()
