@@ -328,7 +328,9 @@ class _Pair:
         return torch.linalg.vector_norm(found - wanted, dim=1), norms
 
     def _rows(self, rows: slice) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
-        whole = rows == slice(0, len(self.found))
+        whole = rows == slice(
+            0, len(self.found)
+        )  # most pairs are small: no view that changes nothing
         parts = (_wide(part if whole else part[rows]) for part in (self.found, self.wanted))
         found, wanted = (p if p.dim() == 2 else p.reshape(len(p), -1) for p in parts)
         if self.weights is not None:
@@ -833,13 +835,11 @@ def _compare_block(
     rows, columns = (
         torch.tensor(side.rerun_rows, device=some.device) + side.start for side in (left, right)
     )
-    parts = {layer: _entries(kernel, rows, columns, mode) for layer, kernel in kernels.items()}
+    parts = [_entries(kernel, rows, columns, mode) for kernel in kernels.values()]
     v = v.to(some)
-    products = torch.stack([part @ v for part in parts.values()]).to(u) @ u
-    forms = dict(zip(parts, products, strict=True))
-    compare_forms(
-        recorder, forms, wanted, dict(zip(parts, lengths([*parts.values()]), strict=True))
-    )
+    forms = torch.stack([part @ v for part in parts]).to(u) @ u
+    by_layer, sizes = (dict(zip(kernels, found, strict=True)) for found in (forms, lengths(parts)))
+    compare_forms(recorder, by_layer, wanted, sizes)
 
 
 def compare_forms(
@@ -910,15 +910,18 @@ def with_groups(
         spans = [*chosen.spans(limit)]
         parts = [chosen[span] for span in spans]
         for weights in sets:
-            pairs = zip(parts, spans, strict=True)
-            found = [part.weighted_sums([slice(0, len(part))], weights[span]) for part, span in pairs]
-            sums.append(sum(found[1:], found[0])[0])
+            found = [
+                part.weighted_sums([slice(0, len(part))], weights[span])[0]
+                for part, span in zip(parts, spans, strict=True)
+            ]
+            sums.append(sum(found[1:], found[0]))
         squares.append(torch.cat([part.squared_norms() for part in parts]))
     terms = torch.stack(squares).clamp(min=0.0) * sum(weights.square() for weights in sets)
     sizes = terms.sum((1, 2)).sqrt()
     norms = torch.linalg.vector_norm(lengths(sums).view(len(factors), len(sets)), dim=1)
     names = [own.names for own in factors]
-    return replace(checked_batch, groups=dict(zip(names, zip(norms, sizes), strict=True)))
+    pairs = zip(norms, sizes, strict=True)
+    return replace(checked_batch, groups=dict(zip(names, pairs, strict=True)))
 
 
 def _compare_groups(

@@ -149,10 +149,12 @@ class Factors(ABC):
             weights: One number per example and output; None for ones.
         """
         pieces, found = self.pieces(), []
-        w = pieces[0].new_ones(len(self), self.outputs) if weights is None else weights.to(pieces[0])
+        if weights is None:
+            weights = pieces[0].new_ones(len(self), self.outputs)
+        weights = weights.to(pieces[0])
         for some in _equal_ranges(ranges):
             rows, count = _examples_of(ranges[some]), some.stop - some.start
-            left = w[rows].reshape(count, 1, -1)
+            left = weights[rows].reshape(count, 1, -1)
             parts = [torch.bmm(left, p[rows].reshape(count, -1, p.shape[2])) for p in pieces]
             found.append(joined(parts, 2).squeeze(1))
         return joined(found, 0)

@@ -946,7 +946,7 @@ class GradientAccumulation:
                     squares.append(part.squared_norms()[:, 0])
                     for some in _runs_that_fit(cut, part.entries, self._squares.device):
                         tally.add(some, part.weighted_sums(_ranges(some)))
-            norms.append(joined(squares, 0))
+            norms.append(joined(squares, 0).to(self._squares.device))
         rows = [self._rows.setdefault(own.names, len(self._rows)) for own in factors]
         table = torch.stack(norms)
         self._squares[rows, span] = table.clamp(min=0.0)

@@ -346,9 +346,9 @@ class UseRecorder(TorchFunctionMode):
     ) -> Any:
         """Make the call; record whether it is suspect."""
         result = func(*args, **kwargs)
-        if depends and self._examples > 1 and traits.name not in self.suspects:
-            if is_suspect(traits.name, (args, kwargs), result, self._examples):
-                self.suspects.add(traits.name)
+        count = self._examples
+        if depends and count > 1 and is_suspect(traits.name, (args, kwargs), result, count):
+            self.suspects.add(traits.name)
         if depends and traits.name == "__setitem__":
             self._mark(_written(args[0]), depends)
         return result
