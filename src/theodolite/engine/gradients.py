@@ -836,7 +836,6 @@ class GradientAccumulation:
             torch.autograd.grad(losses.sum(), edges, retain_graph=is_due, allow_unused=True)
         )
         checked = self._check_batch(run, batch, start, arrived) if is_due else None
-        del losses, edges
         groups = group_parameters(run.uses, self._recorder.ownership)
         self._weight_squares = self._squares_of_weights()
         factors = list(self._factors(run, groups, arrived))

@@ -77,15 +77,6 @@ class Ownership:
     shared: dict[str, tuple[str, ...]]
     trained: tuple[nn.Parameter, ...] = ()
 
-    def shared_with(self, layer: str) -> tuple[str, ...]:
-        """Names outside this layer that its tensors have too."""
-        return tuple(
-            other
-            for name in self.layers[layer]
-            for other in self.shared.get(name, ())
-            if not _below(other, layer)
-        )
-
 
 def own_parameters(model: nn.Module, layers: Layers = "*", params: Parameters = None) -> Ownership:
     """Select layers that own trainable parameters.
@@ -207,10 +198,6 @@ def _ancestors(name: str) -> Iterator[str]:
     for place, letter in enumerate(name):
         if letter == ".":
             yield name[:place]
-
-
-def _below(name: str, layer: str) -> bool:
-    return layer == "" or name.startswith(layer + ".")
 
 
 def _chosen_parameters(
