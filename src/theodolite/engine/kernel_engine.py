@@ -414,12 +414,20 @@ def _add_run(
 
 
 def _joint(collectors: list[Collector], run: ForwardRun, size: int, wanted: frozenset[int]) -> bool:
-    """Make passes of several outputs at a time; return False if the model does not allow it."""
+    """Make passes of several outputs at a time; return False if the model does not allow it.
+
+    The first pass decides. Once its gradients are added, an error is passed on.
+    """
     count = run.outputs.shape[1]
     for start in range(0, count if size > 1 else 0, size):
         outputs = range(start, min(start + size, count))
-        together = run.joint_passes(outputs, wanted)
-        if together is None:
+        try:
+            together = run.joint_passes(outputs, wanted)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:
+            if start > 0:
+                raise
             return False
         for collector in collectors:
             collector.add_joint(outputs, [together[index] for index in collector.group.uses])

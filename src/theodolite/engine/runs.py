@@ -134,10 +134,11 @@ class ForwardRun:
 
     def joint_passes(
         self, outputs: range, wanted: Collection[int] | None = None
-    ) -> list[tuple[Tensor, ...]] | None:
+    ) -> list[tuple[Tensor, ...]]:
         """Gradients of several outputs in one vectorised pass, (outputs, n, ...) at each edge.
 
-        Returns None if an operation cannot be vectorised, or a use does not reach all outputs.
+        Raises:
+            RuntimeError: If an operation cannot be vectorised, or a use does not reach all outputs.
         """
         edges = self.edges(wanted)
         n, c = self.outputs.shape
@@ -149,10 +150,7 @@ class ForwardRun:
                 self.outputs, edges, seed.expand(n, c), retain_graph=True, allow_unused=False
             )
 
-        try:
-            grads: tuple[Tensor, ...] = quiet_vmap(single)(one_output[outputs.start : outputs.stop])
-        except RuntimeError:
-            return None
+        grads: tuple[Tensor, ...] = quiet_vmap(single)(one_output[outputs.start : outputs.stop])
         found = self.by_use([*grads], wanted)
         return [tuple(item for item in use if item is not None) for use in found]
 
