@@ -446,15 +446,15 @@ class ExampleCheck:
 
         This checks rows only. The caller later compares outputs and gradients with a rerun.
         """
-        if not self.is_due(run.suspects):
+        if not self.is_due(run.suspects, is_first=start == 0):
             return None
         n, c = run.outputs.shape
         output_gradient = self.weights(c).to(run.outputs.device, run.outputs.dtype).expand(n, c)
         check_rows(recorder, run, output_gradient)
         single = run.single if self.checked_batches == 1 else None  # the graphs of all would add up
-        reruns = self.reruns(n, None if single is None else single.row)
-        if recorder.choice.mode != "full" and not self.every:  # a pass for every output
-            reruns = [part[: max(2, _PART // c)] for part in reruns]
+        passes = 1 if recorder.choice.mode == "full" else c
+        most = max(2, _PART // passes)
+        reruns = self.reruns(n, None if single is None else single.row, most)
         rows = [row for part in reruns for row in part]
         output_weights = torch.zeros(n, c, dtype=torch.float64)
         output_weights[rows] = self.weights(n, c)[rows]
@@ -462,14 +462,19 @@ class ExampleCheck:
         outputs = run.outputs.detach()
         return CheckedBatch(batch, start, outputs, reruns, output_weights, single=single)
 
-    def is_due(self, suspects: Iterable[str]) -> bool:
-        """Count the next batch; return whether it is checked."""
+    def is_due(self, suspects: Iterable[str], *, is_first: bool = False) -> bool:
+        """Count the next batch; return whether it is checked.
+
+        Args:
+            suspects: Names of its suspect calls.
+            is_first: Whether it begins the data, which may be read several times.
+        """
         if not self.check:
             return False
         self.batches += 1
         self.suspects.update(suspects)
         drawn = float(torch.rand((), generator=self.draws)) * self.batches < 1
-        is_due = self.every or drawn or bool(suspects)
+        is_due = self.every or is_first or drawn or bool(suspects)
         self.checked_batches += is_due
         return is_due
 
@@ -477,12 +482,15 @@ class ExampleCheck:
         """Rows of the next batch that may run alone; the first of them always does."""
         return torch.randperm(examples, generator=self.draws)[:_FEW].tolist()
 
-    def reruns(self, examples: int, single: int | None = None) -> list[list[int]]:
+    def reruns(
+        self, examples: int, single: int | None = None, most: int = _PART
+    ) -> list[list[int]]:
         """Rows that run again: a random half together and one more alone, or all one by one.
 
         Args:
             examples: Number of examples of the batch.
             single: Row of an example that runs alone anyway; it is the one more.
+            most: Largest number of examples that run again together.
         """
         order = torch.randperm(examples, generator=self.draws).tolist()
         if self.every:
@@ -493,7 +501,7 @@ class ExampleCheck:
             order.append(single)
         else:
             self.single_examples += examples > 1
-        part = order[: min(_PART, -(-examples // 2))]
+        part = order[: min(most, -(-examples // 2))]
         self.in_other_batches += len(part)
         return [part, order[-1:]] if examples > 1 else [part]
 

@@ -6,7 +6,7 @@ passes) and fills blocks of kernels with them (contractions).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -100,7 +100,8 @@ class KernelEngine:
 
     Args:
         recorder: The model and the choice of outputs and parameters.
-        groups: Parameter groups, whose kernels add up.
+        layer_parameters: Layer -> names of its parameters, for the layers of this engine.
+        groups: Parameter groups of these layers, whose kernels add up.
         single_run: The run of the first example alone.
         dtype: Dtype of factors and kernels.
         device: Device of the computation.
@@ -109,6 +110,7 @@ class KernelEngine:
     """
 
     recorder: ModelRecorder
+    layer_parameters: Mapping[str, tuple[str, ...]]
     groups: list[ParameterGroup]
     single_run: ForwardRun
     dtype: torch.dtype
@@ -140,12 +142,12 @@ class KernelEngine:
     def layers(self) -> list[str]:
         """Selected layers in order of execution; unused layers come last."""
         order = {name: rank for rank, group in enumerate(self.groups) for name in group.parameters}
-        owned = self.recorder.ownership.layers
 
         def first_use(layer: str) -> int:
-            return min(order.get(name, len(order) + len(self.groups)) for name in owned[layer])
+            names = self.layer_parameters[layer]
+            return min(order.get(name, len(order) + len(self.groups)) for name in names)
 
-        return sorted(owned, key=first_use)
+        return sorted(self.layer_parameters, key=first_use)
 
     def groups_of(self, layer: str) -> list[int]:
         """Positions of the groups that a layer owns."""
@@ -154,10 +156,9 @@ class KernelEngine:
     @cached_property
     def _owned_groups(self) -> dict[str, list[int]]:
         indices = {group.parameter: index for index, group in enumerate(self.groups)}
-        owned = self.recorder.ownership.layers
         return {
             layer: sorted(indices[name] for name in set(names) if name in indices)
-            for layer, names in owned.items()
+            for layer, names in self.layer_parameters.items()
         }
 
     @cached_property
@@ -219,12 +220,10 @@ class KernelEngine:
         return parts
 
     def _of_layers(self, names: Sequence[str]) -> "KernelEngine":
-        owned = self.recorder.ownership
-        layers = {name: owned.layers[name] for name in owned.layers if name in set(names)}
+        layers = {name: own for name, own in self.layer_parameters.items() if name in set(names)}
         wanted = {parameter for own in layers.values() for parameter in own}
         groups = [group for group in self.groups if wanted & set(group.parameters)]
-        recorder = replace(self.recorder, ownership=replace(owned, layers=layers))
-        return replace(self, recorder=recorder, groups=groups)
+        return replace(self, layer_parameters=layers, groups=groups)
 
     def collect(self, block: ExampleBlock, plan: Plan, weights: Tensor | None = None) -> Collected:
         """Factors of all groups and, with weights, the gradient of the weighted outputs.
@@ -387,7 +386,8 @@ def prepare(
     dtype = options.dtype or single_run.outputs.dtype
     dtype = torch.float32 if dtype in _HALF else dtype
     device = single_run.outputs.device
-    return KernelEngine(recorder, groups, single_run, dtype, device, options, one_by_one)
+    layers = ownership.layers
+    return KernelEngine(recorder, layers, groups, single_run, dtype, device, options, one_by_one)
 
 
 def _restricted(ownership: Ownership) -> Ownership:

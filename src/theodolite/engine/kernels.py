@@ -382,12 +382,15 @@ def kernels_of(
     counter = ProgressCounter(progress, pieces)
     shape = kernel_shape(engine.mode, len(data), right_size, engine.outputs)
     kernels: dict[str, Tensor] = {}
+    to_compare = []
     for part, plan in engines:
         store = _KernelStore(part, plan, shape, counter)
         values, checked_batches = _fill(store, part, plan, counter, data, other)
         kernels |= store.kernels
+        to_compare.append((store.kernels, checked_batches))
     require_range(engine.recorder, kernels, (data, data if other is None else other))
-    compare_kernels(engine.recorder, kernels, checked_batches)
+    for own, checked_batches in to_compare:  # after all passes: the model must not have changed
+        compare_kernels(engine.recorder, own, checked_batches)
     coverage = {
         name: own for part, plan in engines for name, own in coverage_of(part, plan).items()
     }
@@ -406,7 +409,8 @@ def _fill(
     """Fill the kernels of an engine's layers, block of examples by block.
 
     Returns:
-        The outputs, (n, c), and the batches of rows and columns that were checked.
+        The outputs, (n, c), and the batches of rows and columns that were checked. The two lists
+        make pairs, between which the kernels are compared with autograd.
     """
     outputs: list[Tensor] = []
     checked_rows: list[CheckedBatch] = []
@@ -431,7 +435,10 @@ def _fill(
             store.fill(left, right)
             if other is None:
                 store.mirror(left.rows, right.rows)
-    return torch.cat(outputs), (checked_rows, checked_rows if other is None else checked_columns)
+    if other is None:  # each batch with itself, and the first one with those of later columns
+        first = checked_rows[:1] * len(checked_columns)
+        return torch.cat(outputs), (checked_rows + first, checked_rows + checked_columns)
+    return torch.cat(outputs), (checked_rows, checked_columns)
 
 
 def _pieces(engine: KernelEngine, plan: Plan, data: BatchList, other: BatchList | None) -> int:
@@ -634,7 +641,7 @@ def _features_of(
         require_finite_gradients(values.isfinite().flatten(1).all(1), range(len(data)))
     for checked_batch in collected.checked_batches:
         _compare_features(engine, factors, checked_batch)
-    owned = engine.recorder.ownership.layers
+    owned = engine.layer_parameters
     features = TangentFeatures(
         {layer: torch.cat([found[n] for n in owned[layer]], 2) for layer in engine.layers}
     )

@@ -446,7 +446,7 @@ def _exact(engine: KernelEngine, data: BatchList, labels: Tensor) -> TangentAlig
     gradients, checked_batches = _stream(engine, data, plan, labels, moments)
     for one in checked_batches:
         compare_in_batch(engine.recorder, one)
-    owned = engine.recorder.ownership.layers
+    owned = engine.layer_parameters
     energy = {
         layer: sum(
             (gradients[name].double().square().sum() for name in owned[layer] if name in gradients),

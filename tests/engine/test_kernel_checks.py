@@ -1,0 +1,198 @@
+"""Every block of every layer's kernel is compared with autograd, however the work is divided."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from tests.tolerances import assert_close
+from theodolite.engine import kernel_engine, kernels, tangent_kernels
+from theodolite.engine import plan as planning
+from theodolite.engine.calls import DisagreementError
+from theodolite.engine.collect import DenseCollector
+from theodolite.engine.factors import DenseFactors
+from theodolite.engine.inputs import BatchList
+from theodolite.engine.kernel_engine import KernelEngine, prepare
+from theodolite.engine.kernels import batched_or_one_by_one, kernels_of
+from theodolite.engine.plan import EngineOptions
+from theodolite.engine.state import untouched
+
+
+def network():
+    torch.manual_seed(0)
+    layers = [nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2)]
+    return nn.Sequential(*layers).double()
+
+
+def draw(count=7, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, 3, dtype=torch.float64, generator=generator)
+
+
+def in_batches(model, x, other=None, **options):
+    """Kernels, without a second attempt one example at a time."""
+    cpu = torch.device("cpu")
+    with untouched(model):
+        data = BatchList.of(x, None, None, cpu)
+        second = None if other is None else BatchList.of(other, None, None, cpu)
+        return kernels_of(prepare(model, data, EngineOptions(**options)), data, second)
+
+
+def one_layer_at_a_time(engine, left, right, symmetric):
+    if engine.one_by_one is not None:
+        return [(engine, engine.plan(left, right, symmetric, len(engine.layers)))]
+    parts = [engine._of_layers([name]) for name in engine.layers]
+    return [(part, part.plan(left, right, symmetric, 1)) for part in parts]
+
+
+@pytest.fixture
+def split(monkeypatch):
+    monkeypatch.setattr(KernelEngine, "split_by_layers", one_layer_at_a_time)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    made = planning.make_plan
+    monkeypatch.setattr(
+        kernel_engine, "make_plan", lambda *a: replace(made(*a), block=3, batch_size=3)
+    )
+
+
+def spoil(monkeypatch, is_wrong):
+    """Kernels of some blocks are 1 % too large."""
+    fill = KernelEngine.fill
+
+    def wrong(self, layer, left, right, block, plan):
+        fill(self, layer, left, right, block, plan)
+        if is_wrong(layer, left, right):
+            block.values.mul_(1.01)
+
+    monkeypatch.setattr(KernelEngine, "fill", wrong)
+
+
+@pytest.mark.parametrize("layer", ["0", "2", "4"])
+def test_the_kernel_of_every_part_is_compared(layer, split, monkeypatch):
+    spoil(monkeypatch, lambda name, left, right: name == layer)
+    with pytest.raises(DisagreementError, match=f"layer '{layer}': expected its kernel to agree"):
+        in_batches(network(), draw())
+
+
+class Pair(nn.Module):
+    """A matrix with gradients far larger than those of a scale in the same layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 3))
+        self.scale = nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        small = (1e-4 * x * self.scale).sum(1, keepdim=True)
+        return torch.tanh(x @ self.weight.T + small)
+
+
+def test_small_groups_of_every_part_are_compared(split, monkeypatch):
+    torch.manual_seed(0)
+    model = nn.Sequential(Pair(), nn.Linear(4, 2))
+    factors = DenseCollector.factors
+
+    def wrong(self):
+        found = factors(self)
+        if self.group.parameter != "0.scale":
+            return found
+        return DenseFactors(found.names, [1.5 * found.gradients()])
+
+    monkeypatch.setattr(DenseCollector, "factors", wrong)
+    with pytest.raises(DisagreementError, match=r"with respect to '0.scale'"):
+        in_batches(model, draw().float())
+
+
+@pytest.mark.parametrize("outputs", ["full", "trace"])
+def test_blocks_beside_the_diagonal_are_compared(outputs, small_blocks, monkeypatch):
+    spoil(monkeypatch, lambda name, left, right: left is not right)
+    with pytest.raises(DisagreementError, match="expected its kernel to agree"):
+        in_batches(network(), draw(), outputs=outputs, check="every")
+
+
+@pytest.mark.parametrize("blocks", [False, True], ids=["one block", "blocks"])
+def test_kernels_between_two_sets_are_compared(blocks, request, monkeypatch):
+    if blocks:
+        request.getfixturevalue("small_blocks")
+    spoil(monkeypatch, lambda *_: True)
+    for count in range(2, 8):
+        with pytest.raises(DisagreementError, match="expected its kernel to agree"):
+            in_batches(network(), draw(count), other=draw(seed=1))
+
+
+class Shuffled(nn.Module):
+    """Examples change places before a layer, and go back after it, where no call shows it."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        order = x[:, 0].argsort()
+        return self.head(torch.tanh(self.first(x[order])))[order.argsort()]
+
+
+def test_the_batch_that_failed_in_a_part_is_run_again(split, monkeypatch):
+    seen = []
+    compared = kernels.require_same_one_by_one
+
+    def noted(model, outputs, batches):
+        seen.extend(batches)
+        compared(model, outputs, batches)
+
+    monkeypatch.setattr(kernels, "require_same_one_by_one", noted)
+    found = tangent_kernels(Shuffled().double(), draw(), batch_size=4)
+    assert found.measured.startswith("one example at a time")
+    assert [len(batch) for batch in seen] == [4, 7]
+
+
+class Failing(nn.Module):
+    """Some of its backward passes fail."""
+
+    def __init__(self, passes, error):
+        super().__init__()
+        self.scale, self.head = nn.Parameter(torch.ones(3)), nn.Linear(3, 4)
+        self.passes, self.error, self.count = passes, error, 0
+
+    def forward(self, x):
+        hidden = x * self.scale
+        if hidden.requires_grad:
+            hidden.register_hook(self.counted)
+        return self.head(hidden)
+
+    def counted(self, gradient):
+        self.count += 1
+        if self.count in self.passes:
+            raise self.error("this pass fails")
+        return gradient
+
+
+def together(model, x, per_pass):
+    options = EngineOptions(check=False, outputs_per_pass=per_pass)
+    return batched_or_one_by_one(model, x, options, kernels_of)
+
+
+@pytest.mark.parametrize("passes", [{1}, {2}], ids=["first", "second"])
+def test_a_joint_pass_that_fails_adds_nothing_twice(passes):
+    torch.manual_seed(0)
+    model = Failing(passes, RuntimeError).double()
+    found = together(model, draw(), 2)
+    model.passes = ()
+    wanted = together(model, draw(), 1)
+    for layer, kernel in wanted.items():
+        assert_close(found[layer], kernel, scale=float(kernel.abs().max()))
+
+
+def test_a_joint_pass_without_memory_is_an_error():
+    with pytest.raises(torch.OutOfMemoryError):
+        together(Failing({1}, torch.OutOfMemoryError).double(), draw(), 2)
+
+
+def test_examples_of_reruns_are_counted_as_often_as_they_run():
+    x = torch.randn(64, 3, dtype=torch.float64)
+    found = tangent_kernels(network(), x, outputs="trace", batch_size=64)
+    assert found.checked.in_other_batches == 16  # of 32 in a full kernel: one pass per output
