@@ -84,6 +84,7 @@ def test_classes_without_training_do_not_count(fitted):
     answer = task(model, (x[known], y[known]), (other, labels))
     assert "on 75 held-out examples" in answer.evidence
     assert "25 others left out" in answer.evidence
+    assert "balanced" not in answer.evidence
 
 
 def test_held_out_examples_of_another_kind_do_not_show_memorising(fitted):

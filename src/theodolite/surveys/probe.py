@@ -564,7 +564,8 @@ def _judging(drawn: Probe, judges: Probe, known: Tensor | None) -> tuple[Probe, 
     if len(usable.places) < 2:
         return drawn, None
     rest, targets = judges.batch.take(usable.places), judges.targets.take(usable.places)
-    return drawn, replace(judges, batch=rest, targets=targets)
+    counts = None if targets.labels is None else targets.labels.bincount()
+    return drawn, replace(judges, batch=rest, targets=targets, class_counts=counts)
 
 
 def fit_inputs(model: nn.Module, probe: Probe, options: SurveyOptions) -> Fit:
