@@ -154,8 +154,9 @@ class Factors(ABC):
         weights = weights.to(pieces[0])
         for some in _equal_ranges(ranges):
             rows, count = _examples_of(ranges[some]), some.stop - some.start
-            left = weights[rows].reshape(count, 1, -1)
-            parts = [torch.bmm(left, p[rows].reshape(count, -1, p.shape[2])) for p in pieces]
+            size = (rows.stop - rows.start) // count * self.outputs
+            left = weights[rows].reshape(count, 1, size)
+            parts = [torch.bmm(left, p[rows].reshape(count, size, p.shape[2])) for p in pieces]
             found.append(joined(parts, 2).squeeze(1))
         return joined(found, 0)
 
