@@ -262,3 +262,14 @@ def test_gradients_whose_squares_leave_float32(factor, generator):
     torch.testing.assert_close(scaled.in_class, plain.in_class, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(scaled.diversity, plain.diversity, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(scaled.stiffness, plain.stiffness, rtol=1e-4, atol=1e-5)
+
+
+def test_sums_and_alignments_take_the_same_inputs():
+    model = nn.Linear(3, 2)
+    x, y = torch.randn(6, 3, dtype=torch.float64), torch.arange(6) % 2
+    wanted = gradient_sums(model, x.float(), y)
+    for measure in (gradient_sums, gradient_alignment):
+        with pytest.warns(UserWarning, match="float32"):
+            found = measure(model, x, y)
+        sums = found if measure is gradient_sums else found.sums
+        assert torch.equal(sums.total.norms, wanted.total.norms)

@@ -333,50 +333,77 @@ def gradient_sums(
     """
     require_count(1, batch_size=_BATCH_SIZE if batch_size is None else batch_size)
     require_check(check)
+    require_model(model)
     plain = unwrap(model)
     require_fixed_mode(plain)
     owned = own_parameters(plain, layers, params)
-    loss = first_output if loss is None and readout == LOSS else loss
-    choice = OutputChoice("full")
+    example_loss = per_example_loss(first_output if loss is None and readout == LOSS else loss)
     readouts = resolve_readout(readout)
-    recorder = ModelRecorder(plain, owned, readouts, choice, ExampleCheck(check))
-    data = single_batch(inputs, targets=targets, batch_fn=batch_fn)
-    classes = _labels(data, labels)
+    data = BatchList([single_batch(inputs, targets=targets, batch_fn=batch_fn)])
+    if not isinstance(inputs, Batch):
+        data = BatchList([*fitted_batches(model, inputs, data.batches, tried=False)], untried=True)
+    classes = _labels(data.batches[0], labels)
     device = model_device(plain)
     size = batch_size or _batch_size(device, len(data))
 
-    def accumulate(one_by_one: bool) -> GradientAccumulation:
-        arguments = recorder, per_example_loss(loss), classes, stiffness, processes
-        work = GradientAccumulation(*arguments, one_by_one=one_by_one)
-        work.progress = progress
-        work.run(data, size)
-        return work
+    def measure() -> tuple[GradientAccumulation, Checked]:
+        recorder = ModelRecorder(plain, owned, readouts, OutputChoice("full"), ExampleCheck(check))
+        (batch,) = data.batches
+
+        def accumulate(one_by_one: bool) -> GradientAccumulation:
+            arguments = recorder, example_loss, classes, stiffness, processes
+            work = GradientAccumulation(*arguments, one_by_one=one_by_one)
+            work.progress = progress
+            work.run(batch, size)
+            return work
+
+        return _accumulated(accumulate, recorder, example_loss, batch, processes)
 
     with untouched(plain), exact_arithmetic(device):
-        error: Exception | None = None
         try:
-            require_real(owned)
-            work = accumulate(False)
-        except Exception as raised:
-            if not isinstance(raised, TheodoliteError):
-                require_single_examples(plain, [data.to(device)])
-            if not can_run_one_by_one(raised):
+            work, checked = measure()
+        except Exception as error:
+            # Inputs are cast only after the model has refused them. A trial would cost a pass.
+            if isinstance(error, TheodoliteError) or not data.fit(plain):
                 raise
-            error = raised
-        checked = recorder.check.summary(error)
-        others = processes.gather(None if error is None else checked)
-        found = next((other for other in others if other is not None), None)
-        if found is not None:
-            failed = [] if recorder.batch is None else [recorder.batch]
-            require_same_one_by_one(plain, recorder.model_outputs, [*failed, data.to(device)])
-            if isinstance(error, NotFollowedError):
-                recorder.require_unchanged(error)
-            if isinstance(error, DisagreementError):
-                _require_sound_rules(recorder, per_example_loss(loss), data.to(device))
-            work, checked = accumulate(True), found
-        work.add_up()
+            work, checked = measure()
         stacked = work.sums()
     return GradientSums(work.layers[:-2], stacked, classes, work.losses(), checked)
+
+
+def _accumulated(
+    accumulate: "Callable[[bool], GradientAccumulation]",
+    recorder: ModelRecorder,
+    loss: BatchLoss,
+    data: Batch,
+    processes: Processes,
+) -> "tuple[GradientAccumulation, Checked]":
+    """Accumulate in batches or, if the batch of any process fails, one example at a time."""
+    model = recorder.model
+    error: Exception | None = None
+    device = model_device(model)
+    try:
+        require_real(recorder.ownership)
+        work = accumulate(False)
+    except Exception as raised:
+        if not isinstance(raised, TheodoliteError):
+            require_single_examples(model, [data.to(device)])
+        if not can_run_one_by_one(raised):
+            raise
+        error = raised
+    checked = recorder.check.summary(error)
+    others = processes.gather(None if error is None else checked)
+    found = next((other for other in others if other is not None), None)
+    if found is not None:
+        failed = [] if recorder.batch is None else [recorder.batch]
+        require_same_one_by_one(model, recorder.model_outputs, [*failed, data.to(device)])
+        if isinstance(error, NotFollowedError):
+            recorder.require_unchanged(error)
+        if isinstance(error, DisagreementError):
+            _require_sound_rules(recorder, loss, data.to(device))
+        work, checked = accumulate(True), found
+    work.add_up()
+    return work, checked
 
 
 def _require_sound_rules(
@@ -527,19 +554,7 @@ def gradient_alignment(
         [mehta2021], Eq. (6).
     """
     require_choice(("nan", "zero"), zero=zero)
-    require_model(model)
-    if isinstance(inputs, Batch):
-        sums = gradient_sums(model, inputs, targets, loss, **options)
-    else:
-        batch = single_batch(inputs, targets=targets, batch_fn=options.pop("batch_fn", None))
-        data = BatchList([*fitted_batches(model, inputs, [batch], tried=False)], untried=True)
-        try:
-            sums = gradient_sums(model, data.batches[0], None, loss, **options)
-        except Exception as error:
-            # Inputs are cast only after the model has refused them. A trial would cost a pass.
-            if isinstance(error, TheodoliteError) or not data.fit(unwrap(model)):
-                raise
-            sums = gradient_sums(model, data.batches[0], None, loss, **options)
+    sums = gradient_sums(model, inputs, targets, loss, **options)
     return GradientAlignment(alignment_of_sums(sums.stacked, zero), sums)
 
 
