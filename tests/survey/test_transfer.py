@@ -439,6 +439,8 @@ def test_the_page_needs_no_script_and_escapes_names(tmp_path):
     assert "&lt;b&gt;good&lt;/b&gt;" in text
     assert "<b>good</b>" not in text
     assert text.count("<polyline") >= 4  # a curve and a profile for each model
+    assert any(not answer.advice for answer in found.answers)
+    assert "(model)" not in text  # the name of a nameless layer, not of missing advice
 
 
 def test_an_error_while_layers_are_looked_for_is_told(monkeypatch):

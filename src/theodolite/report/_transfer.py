@@ -99,7 +99,8 @@ def _answers(contents: Mapping[str, Any]) -> list[dict[str, str]]:
     answers = (Answer.from_entry(entry) for entry in contents.get("answers") or [])
     return [
         {"question": _QUESTIONS.get(a.question, ""), "text": plain(a.text),
-         "evidence": plain(a.evidence), "advice": plain(a.advice), "certainty": a.certainty}
+         "evidence": plain(a.evidence), "certainty": a.certainty,
+         "advice": plain(a.advice) if a.advice else ""}  # plain would name it "(model)"
         for a in answers
     ]  # fmt: skip
 
