@@ -15,10 +15,10 @@ that makes a suspect call is always checked. One example of every batch runs by 
 ``check="every"`` checks all batches and runs every example by itself, with its gradients. Names of
 suspect calls decide when to check, never the outcome. Nothing is remembered between calls.
 
-``check=True`` can miss two kinds of models: those in which a few examples depend on the rest of
-their batch and are not drawn, and those with a hidden state (a counter of calls, a cache) that
-start to mix examples exactly between the passes that are compared. Kernels and gradients run an
-example of the first batch again after the last one, and find a state that has changed its outputs.
+``check=True`` can miss two kinds of models. In the first, a few examples depend on the rest of
+their batch and are not drawn. The second has a hidden state (a counter of calls, a cache) and
+starts to mix examples exactly between the compared passes. Kernels and gradients run an example of
+the first batch again after the last one. This finds a state that has changed its outputs.
 """
 
 import math

@@ -807,8 +807,8 @@ def feature_grams(
         Inner products of the features of all pairs of examples, for every layer.
 
     Raises:
-        DomainError: If the model normalises over the batch or drops out units, a named layer does
-            not run, or the features of one batch exceed the memory limit.
+        DomainError: If the model normalises over the batch or drops out units, or a named layer
+            does not run. Or if the features of one batch exceed the memory limit.
         ShapeError: If features differ in length between batches, or there is no example.
 
     Examples:

@@ -285,9 +285,10 @@ def gradient_sums(
               \quad \sum_{i\in c} \|g_i\|^2
 
     It takes one forward and one backward pass over the data and does not form the gradients of the
-    weights. The value does not depend on the batch size beyond rounding. If the gradients of a
-    batch cannot be divided among its examples (sorting, packing, routing, hidden uses of
-    parameters), plain autograd measures one example at a time; ``measured`` says so.
+    weights. The value does not depend on the batch size beyond rounding. Some models (sorting,
+    packing, routing, hidden uses of parameters) do not allow to divide the gradients of a batch
+    among its examples. Plain autograd then measures one example at a time, and ``measured`` says
+    so.
 
     Args:
         model: any module, in evaluation mode; it is left as it was found.

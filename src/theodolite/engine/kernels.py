@@ -184,9 +184,10 @@ def tangent_kernels(
               \langle \nabla_{\theta_l} f^i(x), \nabla_{\theta_l} f^j(x') \rangle
 
     No gradient of size n x c x parameters is formed. For every use of a parameter its inputs and
-    output gradients are multiplied in the cheapest order. The model is not changed. If the
-    gradients of a batch cannot be divided among its examples (sorting, packing, routing, hidden
-    uses of parameters), plain autograd measures one example at a time; ``measured`` says so.
+    output gradients are multiplied in the cheapest order. The model is not changed. Some models
+    (sorting, packing, routing, hidden uses of parameters) do not allow to divide the gradients of a
+    batch among its examples. Plain autograd then measures one example at a time, and ``measured``
+    says so.
 
     Args:
         model: Any module, in evaluation mode. Wrappers of compilation and data parallelism are
@@ -277,8 +278,9 @@ def batched_or_one_by_one(
 ) -> Answer:
     """Compute something with the examples of a batch together, or with one example at a time.
 
-    One example at a time is used if the gradients of a batch cannot be divided among its examples,
-    or if the check finds that they differ from those of single examples. The model is not changed.
+    Examples are measured one at a time in two cases: the gradients of a batch cannot be divided
+    among its examples, or the check finds a difference from single examples. The model is not
+    changed.
 
     Args:
         model: Any module.

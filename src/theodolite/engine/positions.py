@@ -1,7 +1,7 @@
 """Labels per position: next tokens, tags of words, maps of pixels, numbers at every step.
 
-This module knows how labels are arranged beside the outputs of a model, which of them count, the
-loss of a sequence, and where a layer has the features of a position.
+This module knows how labels are arranged beside the outputs of a model, and which of them count. It
+also has the loss of a sequence, and finds the features of a position in a layer.
 """
 
 import math

@@ -1,8 +1,8 @@
 """Charts over depth: layers from left to right, measures as lines, the chance level in grey.
 
-A chart is drawn as SVG without scripts: circles and shaded blocks are placed in per cent of the
-width, lines in a box that stretches, so that the same drawing fits a screen, a phone and paper.
-The script of a page draws it again when the step changes, from the same states.
+A chart is drawn as SVG without scripts. Circles and shaded blocks are placed in per cent of the
+width, and lines in a box that stretches. So the same drawing fits a screen, a phone and paper. When
+the step changes, the script of a page draws it again from the same states.
 """
 
 import html

@@ -1,7 +1,7 @@
 """From runs to one HTML file that works offline.
 
-What a step changes on the page, apart from figures, is a ``_Varying`` text: the file shows it at
-the latest step, and the script exchanges it when the slider moves.
+A text that depends on the step is a ``_Varying`` text. The file shows it at the latest step, and
+the script replaces it when the slider moves.
 """
 
 import json

@@ -101,8 +101,8 @@ class WithHead(nn.Module):
 def find_head(model: nn.Module, batch: Batch, head: str | None = "auto") -> str | None:
     """Name of the head of a model, or None if the model returns features.
 
-    By default this is the last layer with parameters that runs, if it is linear (or a convolution
-    over single positions) and the model returns its output, possibly reshaped.
+    By default this is the last layer with parameters that runs. It must be linear (or a convolution
+    over single positions), and the model must return its output, possibly reshaped.
 
     Args:
         model: any module, unwrapped.

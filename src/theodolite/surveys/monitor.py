@@ -102,8 +102,8 @@ class Monitor:
         name: name of the run in comparisons.
         options: a :class:`SurveyOptions`, or a mapping of the options that differ from
             :meth:`SurveyOptions.monitor`. The keywords above take precedence. Several processes
-            (``group``) measure together, as in :func:`theodolite.survey`: each passes its part of
-            the probe set, or all pass the same one, and all call :meth:`step` at the same steps.
+            (``group``) measure together, as in :func:`theodolite.survey`. Each passes its part of
+            the probe set, or all pass the same one. All call :meth:`step` at the same steps.
 
     Raises:
         DomainError: If an option is out of range.

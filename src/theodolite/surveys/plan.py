@@ -2,8 +2,8 @@
 
 The memory limit is for everything that the survey adds to the process: probe set, features,
 kernels, sums and the passes of the model. The model and the given data do not count. The memory has
-three parts: the probe set and the features of all layers, which stay; one pass of the model; and
-the free bytes for the work of one family at a time.
+three parts. The first, the probe set and the features of all layers, stays. The second is for one
+pass of the model. The third is for the work of one family at a time.
 """
 
 import ctypes

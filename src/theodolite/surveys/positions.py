@@ -108,7 +108,7 @@ class PositionTask:
         """Tokens of every example without its first, unless it has no other.
 
         At the first token causal models have activations that are a hundred times as long as others
-        and nearly equal in all texts ([sun2024massive]): attention heads without a relevant token
+        and nearly equal in all texts ([sun2024massive]). Attention heads without a relevant token
         attend to it ([xiao2024sinks]). A few such tokens would dominate all alignments of features.
         """
         count = self.labels.count

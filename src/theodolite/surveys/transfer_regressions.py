@@ -208,8 +208,8 @@ def predicted_curve(
     """Learning curve of the fine-tuned network, through the forecast at the given labels.
 
     If there are more labels than the tangent kernel was measured on, the curve is that of the
-    features of all layers, corrected by what the kernel gained on its examples. It holds for a
-    network that stays near its start. If the error is large, the curve is a lower bound like the
+    features of all layers. It is corrected by what the kernel gained on its examples. It holds for
+    a network that stays near its start. If the error is large, the curve is a lower bound like the
     forecast. Its interval then extends as far above it, and further for more labels.
 
     Args:

@@ -159,9 +159,9 @@ def transfer(
 
     Nothing is trained, and no held-out data are needed. Models are ranked by the leave-one-out
     error of a regression with their exact tangent kernel and a new head, each weighted by half. If
-    there are more labels than the kernel was measured on, the features of all layers are used, and
-    corrected by what the kernel gained on its examples. Models whose errors do not differ
-    significantly are a tie. Layers are compared by linear probes.
+    there are more labels than the kernel was measured on, the features of all layers replace it.
+    Their error is corrected by what the kernel gained on its examples. Models whose errors do not
+    differ significantly are a tie. Layers are compared by linear probes.
 
     Args:
         models: one model, a list, or a mapping from names. A model is a module, a callable that
