@@ -10,15 +10,17 @@ is checked, three things must hold:
 3. *Single example.* Some examples run by themselves. They must make the same calls with the same
    numbers, and have the same outputs.
 
-The k-th batch of a measurement is checked with probability 1/k, so the first always is. A batch
-that makes a suspect call is always checked. One example of every batch runs by itself.
-``check="every"`` checks all batches and runs every example by itself, with its gradients. Names of
-suspect calls decide when to check, never the outcome. Nothing is remembered between calls.
+The k-th batch of a measurement is checked with probability 1/k, so the first always is. Where data
+are read several times, the first batch of each reading is checked. A batch that makes a suspect
+call is always checked. One example of every batch runs by itself. ``check="every"`` checks all
+batches and runs every example by itself, with its gradients. Names of suspect calls decide when to
+check, never the outcome. Nothing is remembered between calls.
 
 ``check=True`` can miss two kinds of models. In the first, a few examples depend on the rest of
 their batch and are not drawn. The second has a hidden state (a counter of calls, a cache) and
-starts to mix examples exactly between the compared passes. Kernels and gradients run an example of
-the first batch again after the last one. This finds a state that has changed its outputs.
+starts to mix examples exactly between the compared passes. A state that has changed the outputs of
+the first batch is found after the last one: :func:`compare_kernels` runs examples of it again
+(:func:`rerun_parts`), and so does ``GradientAccumulation.run``.
 """
 
 import math
@@ -451,7 +453,8 @@ class ExampleCheck:
         n, c = run.outputs.shape
         output_gradient = self.weights(c).to(run.outputs.device, run.outputs.dtype).expand(n, c)
         check_rows(recorder, run, output_gradient)
-        single = run.single if self.checked_batches == 1 else None  # the graphs of all would add up
+        # Only the first single run keeps its graph. With one of every checked batch they add up.
+        single = run.single if self.checked_batches == 1 else None
         passes = 1 if recorder.choice.mode == "full" else c
         most = max(2, _PART // passes)
         reruns = self.reruns(n, None if single is None else single.row, most)
@@ -546,7 +549,7 @@ class CheckedBatch:
         output_weights: A random weight for every output of these rows, zero for others, (n, c).
         groups: Parameters of a group -> norm of its weighted sum of gradients, and the root of the
             sum of the squared norms of the terms, from the factors.
-        single: The last example of ``reruns``, if it already ran alone and was compared.
+        single: One of the examples of ``reruns``, if it already ran alone and was compared.
     """
 
     batch: Batch
@@ -571,7 +574,7 @@ class CheckedBatch:
         """Weights of all outputs together, or of one output after the other.
 
         A kernel without pairs of different outputs (``mode`` is not ``"full"``) needs one gradient
-        for every output, with one weight per example.
+        for every output, with one weight per example: the weight of its first output.
         """
         weights = self.output_weights
         outputs = weights.shape[1]
@@ -588,6 +591,9 @@ def check_rows(
     first: Sequence[Tensor | None] | None = None,
 ) -> Float[Tensor, " n"]:
     """A second backward pass in which every example has a random weight; returns the weights.
+
+    The weights are divided by the norms of the examples' output gradients, so that an example with
+    a small loss counts as much as the others.
 
     Args:
         recorder: The model.
@@ -799,7 +805,8 @@ def compare_kernels(
     Args:
         recorder: The model.
         kernels: Layer -> kernel.
-        sides: Checked batches of the rows and of the columns; equal for symmetric kernels.
+        sides: Checked batches of the rows and of the columns. They are paired in order; the
+            shorter list is repeated.
 
     Raises:
         DisagreementError: If a layer disagrees.

@@ -61,7 +61,7 @@ class BlockSizes:
 
 
 def compact(tensor: Tensor) -> Tensor:
-    """A copy of a tensor, so that the larger tensor behind it can be released."""
+    """The tensor; a copy if it is a part of a larger one, which can then be released."""
     part = tensor.numel() * tensor.element_size() < tensor.untyped_storage().nbytes()
     return tensor.clone() if part else tensor
 

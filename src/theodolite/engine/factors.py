@@ -47,7 +47,8 @@ __all__ = [
 _HALF = (torch.float16, torch.bfloat16)
 # Multiply-adds in the time of writing and reading an entry of a gradient a few times.
 _PRODUCTS_PER_ENTRY = 32
-# Largest squares beside which float32 holds those of much smaller entries to full accuracy.
+# If the largest square is in this range, float32 holds it and, to full accuracy, those of much
+# smaller entries: they neither overflow nor underflow.
 _SQUARES_FIT = (1e-24, 1e30)
 
 
@@ -124,7 +125,7 @@ class Factors(ABC):
 
     @abstractmethod
     def pieces(self) -> list[Float[Tensor, "n c _"]]:
-        """The gradients in joined pieces."""
+        """The gradients, cut into pieces along their entries."""
 
     @abstractmethod
     def unpack(self, vector: Float[Tensor, " p"]) -> dict[str, Tensor]:
@@ -326,8 +327,8 @@ class OuterFactors(PositionFactors):
             return inputs
         return self.geometry.patch_views(inputs, examples_inside=not self._forms_gradients)
 
-    def _products(self) -> AbstractContextManager[None]:
-        """Whether numbers are half precision; tensor cores (TF32) multiply these exactly."""
+    def _product_precision(self) -> AbstractContextManager[None]:
+        """Tensor cores (TF32) for factors in half precision, which these multiply exactly."""
         if self.output_grads.dtype in _HALF and self.inputs.dtype in _HALF:
             return coarse_arithmetic(self.output_grads.device)
         return nullcontext()
@@ -338,7 +339,7 @@ class OuterFactors(PositionFactors):
         n, c, C, _ = b.shape
         flat = b.flatten(1, 2)
         geometry = self.geometry
-        with self._products():
+        with self._product_precision():
             if geometry is not None and geometry.has_strips and n * c > 0:
                 # Strips of the images serve several kernel offsets without a copy.
                 strips = geometry.strips(self.inputs.to(b.dtype))
@@ -363,7 +364,7 @@ class OuterFactors(PositionFactors):
             squares = squared_row_norms(self.a) + float(self.has_bias)
             return squares * squared_row_norms(b)
         n, c, _, T = b.shape
-        with self._products():
+        with self._product_precision():
             gram, flat = torch.bmm(self.a, self.a.mT), b.flatten(0, 1)
             pairs = torch.bmm(flat.mT, flat).view(n, c, T, T)
         gram = gram.add_(1.0) if self.has_bias else gram
@@ -376,14 +377,14 @@ class OuterFactors(PositionFactors):
         if self._forms_gradients:
             return super().weighted_sums(ranges, weights)
         b = self.b
-        exact = nullcontext() if weights is not None else self._products()
+        precision = nullcontext() if weights is not None else self._product_precision()
         if weights is not None:
             b = b * weights.to(b)[:, :, None, None]
         b = b.sum(1) if self.outputs > 1 else b.squeeze(1)
         C, D = b.shape[1], self.columns
         sums = b.new_empty(len(ranges), self.entries)
         matrices = torch.unflatten(sums[:, : C * D], 1, (C, D))
-        with exact:
+        with precision:
             for some in _equal_ranges(ranges):
                 rows, shape = _examples_of(ranges[some]), (some.stop - some.start, -1)
                 parts = torch.unflatten(b[rows], 0, shape)  # (s, m, C, T)

@@ -715,8 +715,7 @@ def feature_moments(
 
     Args:
         model: any module, in evaluation mode; it is left as it was found.
-        data: anything that :func:`theodolite.engine.batches.iterate_batches` accepts. Inputs of
-            another dtype than the model's are cast, with a warning.
+        data: anything that :func:`theodolite.engine.batches.iterate_batches` accepts.
         layers: names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
         pool: how an output becomes a vector, see :func:`feature_chunks`.
         read: where a layer is read, see :func:`feature_chunks`.

@@ -1,9 +1,9 @@
 """Sums of per-example gradients, for each layer and class, and the alignment that follows.
 
 Examples are processed in class order. Gradients of single examples exist for one chunk of one layer
-at a time. Two sums are kept for each parameter: that of the current class and that over all classes
-(:class:`ClassTally`), and one norm for each example. So memory is twice the length of a gradient,
-for any number of classes.
+at a time, or not at all if sums and norms follow from its factors. Two sums are kept for each
+parameter: that of the current class and that over all classes (:class:`ClassTally`), and one norm
+for each example. So memory is twice the length of a gradient, for any number of classes.
 """
 
 import math
@@ -284,11 +284,11 @@ def gradient_sums(
     .. math:: n_c,\quad \Big\|\sum_{i\in c} g_i\Big\|^2,\quad \sum_{i\in c} \|g_i\|,
               \quad \sum_{i\in c} \|g_i\|^2
 
-    It takes one forward and one backward pass over the data and does not form the gradients of the
-    weights. The value does not depend on the batch size beyond rounding. Some models (sorting,
-    packing, routing, hidden uses of parameters) do not allow to divide the gradients of a batch
-    among its examples. Plain autograd then measures one example at a time, and ``measured`` says
-    so.
+    It takes one forward and one backward pass over the data. Gradients of single examples exist for
+    one chunk of one layer at a time, or not at all if sums and norms follow from its factors. The
+    value does not depend on the batch size beyond rounding. Some models (sorting, packing, routing,
+    hidden uses of parameters) do not allow to divide the gradients of a batch among its examples.
+    Plain autograd then measures one example at a time, and ``measured`` says so.
 
     Args:
         model: any module, in evaluation mode; it is left as it was found.

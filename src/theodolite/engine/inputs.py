@@ -49,13 +49,11 @@ class FittedBatch:
         returned: output of the model for them.
         cast: converts the inputs; None if no conversion is needed.
         notes: "columns", "inputs" -> what was changed.
-        tried: False if the model learns its input shapes at its first call.
     """
 
     returned: Any = None
     cast: Cast | None = None
     notes: dict[str, str] = field(default_factory=dict)
-    tried: bool = True
 
 
 def require_model(model: Any) -> None:
@@ -180,9 +178,7 @@ def _named(model: nn.Module, batch: Batch) -> FittedBatch:
     """Name columns as the forward pass names them; the model does not run."""
     notes: dict[str, str] = {}
     convert, decode = _by_signature(model, batch, notes), _decoder_inputs(model, batch, notes)
-    return FittedBatch(
-        None, convert if decode is None else _both(convert, decode), notes, tried=False
-    )
+    return FittedBatch(None, convert if decode is None else _both(convert, decode), notes)
 
 
 def _by_signature(model: nn.Module, batch: Batch, notes: dict[str, str]) -> Cast | None:

@@ -1,6 +1,6 @@
 """The computation of kernels: passes over blocks of examples, then contractions of their factors.
 
-:func:`prepare` runs the first example alone and groups the uses of parameters. The
+:func:`prepare` runs one example alone and groups the uses of parameters. The
 :class:`KernelEngine` then plans, collects the factors of blocks of examples (forward and backward
 passes) and fills blocks of kernels with them (contractions).
 """
@@ -102,7 +102,7 @@ class KernelEngine:
         recorder: The model and the choice of outputs and parameters.
         layer_parameters: Layer -> names of its parameters, for the layers of this engine.
         groups: Parameter groups of these layers, whose kernels add up.
-        single_run: The run of the first example alone.
+        single_run: The run of one example alone: of the first batch, drawn if batches are checked.
         dtype: Dtype of factors and kernels.
         device: Device of the computation.
         options: The user's options.
@@ -150,7 +150,7 @@ class KernelEngine:
         return sorted(self.layer_parameters, key=first_use)
 
     def groups_of(self, layer: str) -> list[int]:
-        """Positions of the groups that a layer owns."""
+        """Indices of the groups that a layer owns."""
         return self._owned_groups[layer]
 
     @cached_property
@@ -163,10 +163,10 @@ class KernelEngine:
 
     @cached_property
     def _hidden_groups(self) -> list[int]:
-        """Groups that share every layer with other groups.
+        """Groups that are in no layer alone.
 
-        The check of a layer's kernel could miss an error in a small group, so these groups are also
-        checked separately.
+        The comparison of a layer's kernel could miss an error in a small group, so these groups are
+        also checked separately.
         """
         layers = self._owned_groups.values()
         single = {groups[0] for groups in layers if len(groups) == 1}
@@ -192,8 +192,8 @@ class KernelEngine:
     ) -> "list[tuple[KernelEngine, Plan]]":
         """Split the layers over several engines if factors of all do not fit for all examples.
 
-        Small blocks would need many short passes. Passes of an engine stop at the first of its
-        layers. Returns only this engine if everything fits, or if no split helps.
+        Small blocks would need many short passes. Backward passes of an engine stop at its first
+        layer. Returns only this engine if everything fits, or if no split helps.
         """
         plan = self.plan(left, right, symmetric, len(self.layers))
         examples = max(left, right)
@@ -321,7 +321,10 @@ class KernelEngine:
             block.mirror(contraction.span, symmetrize=not exact)
 
     def contraction(self, plan: Plan, layer: str, examples: int) -> Contraction:
-        """Stripes of a symmetric block: few enough to be large, and enough to save work."""
+        """The contraction for a layer. A symmetric block is computed in stripes of columns.
+
+        Each stripe ends at the diagonal, so more stripes save more work; fewer are larger products.
+        """
         groups = [plan.groups[index] for index in self.groups_of(layer)]
         heaviest = max(groups, key=lambda entry: entry.cost, default=None)
         stripes = self.options.stripes or self._stripes(heaviest, examples)
@@ -356,7 +359,9 @@ def prepare(
     options: EngineOptions,
     one_by_one: Checked | None = None,
 ) -> KernelEngine:
-    """Run the model with one example, and group the uses of its parameters.
+    """Run the model with one example of the first batch, and group the uses of its parameters.
+
+    The example is drawn if batches are checked. Its run is then compared with the first batch.
 
     Args:
         model: The model.
@@ -373,16 +378,16 @@ def prepare(
     example = 0
     if one_by_one is None and options.check:
         example = recorder.check.single_rows(len(data.batches[0]))[0]
-    first = data.batches[0].take(slice(example, example + 1))
+    probe = data.batches[0].take(slice(example, example + 1))
     if one_by_one is None:
         require_real(ownership)
-        single_run = recorder.run_single(first, example if options.check else None)
+        single_run = recorder.run_single(probe, example if options.check else None)
         groups = group_parameters(single_run.uses, ownership)
     else:
-        single_run = ForwardRun(recorder.run_plainly(first), [], 0)
+        single_run = ForwardRun(recorder.run_plainly(probe), [], 0)
         groups = dense_groups([], ownership.parameters)
         options = replace(options, batch_size=1)
-        require_finite(inner, single_run.outputs, first, [example])
+        require_finite(inner, single_run.outputs, probe, [example])
     dtype = options.dtype or single_run.outputs.dtype
     dtype = torch.float32 if dtype in _HALF else dtype
     device = single_run.outputs.device

@@ -1,4 +1,4 @@
-"""Exact tangent kernels of every layer in one pass over the data, and their factors.
+"""Exact tangent kernels of every layer, in one pass over the data if its factors fit into memory.
 
 :func:`tangent_kernels` reads its arguments. :func:`batched_or_one_by_one` prepares the engine, lets
 :func:`kernels_of` fill the kernels block by block, and checks them. If the check fails, it repeats
@@ -178,15 +178,19 @@ def tangent_kernels(
     check: Check = True,
     progress: Progress | None = None,
 ) -> TangentKernels:
-    r"""Tangent kernel of every layer, exact, in one pass over the data.
+    r"""Tangent kernel of every layer, exact.
 
     .. math:: K_l[(x, i), (x', j)] =
               \langle \nabla_{\theta_l} f^i(x), \nabla_{\theta_l} f^j(x') \rangle
 
-    No gradient of size n x c x parameters is formed. For every use of a parameter its inputs and
-    output gradients are multiplied in the cheapest order. The model is not changed. Some models
-    (sorting, packing, routing, hidden uses of parameters) do not allow to divide the gradients of a
-    batch among its examples. Plain autograd then measures one example at a time, and ``measured``
+    For every use of a parameter its inputs and output gradients are multiplied in the cheapest
+    order. Gradients (n x c x parameters) are stored for matrices only if they are smaller than
+    these factors; for vectors, such as scales of a normalisation, they always are. One pass over
+    the data is enough if the factors of all examples fit into memory. Otherwise layers are
+    processed in parts, or blocks of examples in pairs, with passes for each. The model is not
+    changed. Some models (sorting, packing, routing, hidden uses of parameters) do not allow to
+    divide the gradients of a batch among its examples. Plain autograd then measures one example at
+    a time, and ``measured`` says so.
     says so.
 
     Args:
@@ -568,7 +572,7 @@ def tangent_features(
 
     Tangent kernels are products of these gradients. Use this function for measures that need the
     gradients themselves, such as the rank-one model and the Fisher information of lou2022. The
-    result has n x c x p numbers; :func:`tangent_kernels` forms none of them.
+    result has n x c x p numbers; :func:`tangent_kernels` avoids most of them.
 
     Args:
         model: Any module, in evaluation mode; it is left as it was found.

@@ -15,9 +15,9 @@ gradients   ``J = B^T A``, ``J J'^T``     ``_formed_gradients``: some entries of
                                           its factors and kept instead of them
 ==========  ============================  =========================================================
 
-The route of a group is chosen here, for the first example; for longer sequences ``hadamard`` may
-become ``positions`` later. The cost model counts multiply-adds and moved bytes, because on every
-machine some routes are limited by one and some by the other.
+The route of a group is chosen here, for one example of the first batch; for longer sequences
+``hadamard`` may become ``positions`` later. The cost model counts multiply-adds and moved bytes,
+because on every machine some routes are limited by one and some by the other.
 """
 
 from collections import defaultdict

@@ -116,7 +116,7 @@ class ForwardRun:
     def passes(
         self, keep_graph: bool = False, wanted: Collection[int] | None = None
     ) -> Iterator[tuple[int, list[tuple[Tensor | None, ...]]]]:
-        """For every output the gradients of its sum at each use; None if zero.
+        """For every output the gradients of its sum over examples, at each use; None if zero.
 
         Args:
             keep_graph: Whether the graph is needed afterwards.

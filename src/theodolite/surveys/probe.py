@@ -582,27 +582,26 @@ def fit_inputs(model: nn.Module, probe: Probe, options: SurveyOptions) -> Fit:
     """
     few = probe.batch.take(slice(0, 2))
     fitted = fit_batch(model, few)
-    outputs, task, cast = None, None, fitted.cast
+    task, cast = None, fitted.cast
     notes: dict[str, str] = {
         part: reason(Note.INPUTS_FITTED, change=change) for part, change in fitted.notes.items()
     }
-    if fitted.tried:
-        with untouched(model), torch.no_grad():
-            model.eval()
-            _require_finite(model, probe, cast)
-        named, batch = (b if cast is None else cast(b) for b in (few, probe.batch))
-        outputs = _columns(fitted.returned, named, options)
-        if outputs is None and options.readout is None:
-            task = _task(model, fitted.returned, named, batch, options, notes)
-            if _lacks_labels(model, fitted.returned, batch) and options.loss is None:
-                few, batch = (_with_next_tokens(part) for part in (named, batch))
-                found: dict[str, str] = {}
-                task = _task(model, fitted.returned, few, batch, options, found)
-                if task is not None and task.labels.shift:
-                    notes |= found | {"targets": reason(Note.NEXT_TOKENS)}
-                    cast = partial(_with_next_tokens, cast=cast)
-                else:  # the model sees all tokens, so there is nothing to predict
-                    task = None
+    with untouched(model), torch.no_grad():
+        model.eval()
+        _require_finite(model, probe, cast)
+    named, batch = (b if cast is None else cast(b) for b in (few, probe.batch))
+    outputs = _columns(fitted.returned, named, options)
+    if outputs is None and options.readout is None:
+        task = _task(model, fitted.returned, named, batch, options, notes)
+        if _lacks_labels(model, fitted.returned, batch) and options.loss is None:
+            few, batch = (_with_next_tokens(part) for part in (named, batch))
+            found: dict[str, str] = {}
+            task = _task(model, fitted.returned, few, batch, options, found)
+            if task is not None and task.labels.shift:
+                notes |= found | {"targets": reason(Note.NEXT_TOKENS)}
+                cast = partial(_with_next_tokens, cast=cast)
+            else:  # the model sees all tokens, so there is nothing to predict
+                task = None
     if task is None and options.unit is not None:
         raise DomainError(
             "unit: expected labels for every position of the outputs, to choose unit="
