@@ -191,7 +191,6 @@ def tangent_kernels(
     changed. Some models (sorting, packing, routing, hidden uses of parameters) do not allow to
     divide the gradients of a batch among its examples. Plain autograd then measures one example at
     a time, and ``measured`` says so.
-    says so.
 
     Args:
         model: Any module, in evaluation mode. Wrappers of compilation and data parallelism are
