@@ -48,6 +48,8 @@ LABELED = ("kernel", "representation", "gradient")
 _LEARNED, _MEMORISED = 0.9, 0.1  # share of the fit that carries over: at least, or at most
 _HALF = 0.5
 _RESOLVED = 0.35  # largest distance from a half to either end of the interval of "half of the fit"
+_NARROW = 0.3  # widest interval of a share with a clear verdict; chosen before any test
+_FEW, _LARGE = 100, 0.1  # with fewer examples or a larger gap layers are not called equal
 _FITTED = 0.1  # share of the possible fit; a network with less fits too little
 REPEATED = 0.05  # share of the examples; with more copies, leaving out one example is no test
 _LEVEL = 0.95  # confidence level of every interval
@@ -181,6 +183,11 @@ class CarryOver:
             return Fit.MEMORISED if self.share <= _MEMORISED else Fit.MOSTLY_MEMORISED
         around = self.low >= _HALF - _RESOLVED and self.high >= _HALF
         return Fit.HALF if around and high <= _HALF + _RESOLVED else Fit.UNDECIDED
+
+    @property
+    def narrow(self) -> bool:
+        """Whether the interval is narrow enough for a clear verdict."""
+        return self.high - self.low <= _NARROW
 
     @property
     def noise(self) -> float | None:
@@ -393,6 +400,13 @@ class LayerProbes:
             return LayersFinding.ALL_ALIKE
         onwards = tuple(names[names.index(self.first) :])
         return LayersFinding.FROM_LAYER if self.alike == onwards else LayersFinding.ONE_LAYER
+
+    @property
+    def may_differ(self) -> bool:
+        """Whether more examples could show a difference: there are few, or the gap is large."""
+        reference = self.input_value if self.input_alike else min(self.values.values())
+        gap = 0.0 if reference is None else self.values[self.best] - reference
+        return self.n < _FEW or gap > _LARGE
 
 
 def compare_layers(scores: Mapping[str, np.ndarray], *, shares: bool) -> tuple[str, set[str]]:

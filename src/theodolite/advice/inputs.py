@@ -20,7 +20,7 @@ from math import isfinite, sqrt
 
 __all__ = ["FitEvidence", "InputFinding", "judge_inputs"]
 
-_FITTED = 0.7  # of the way from chance to all right: below, there is little to explain
+_EXPLAINABLE = 0.7  # of the way from chance to all right: below, there is little to explain
 _PREDICTED = 0.5  # of the fit: the inputs predict most of it
 _FIRST_LAYER = 0.7  # the same of the first layer
 _KEPT = 0.5  # of what the inputs predict, the first layer must keep
@@ -103,7 +103,7 @@ def judge_inputs(evidence: FitEvidence) -> InputFinding:
     numbers = (evidence.accuracy, evidence.inputs, evidence.first_layer_neighbours)
     if not all(map(isfinite, numbers)) or evidence.chance >= 1:
         return InputFinding.UNDEFINED
-    if evidence.fit < _FITTED * (1 - evidence.chance):
+    if evidence.fit < _EXPLAINABLE * (1 - evidence.chance):
         return InputFinding.LITTLE_FITTED
     in_inputs = evidence.share(evidence.inputs)
     in_first = evidence.share(evidence.first_layer_neighbours)

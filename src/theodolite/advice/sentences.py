@@ -34,8 +34,6 @@ _REGULARISE = "Check some labels; add data, augmentation or weight decay; or sto
 _ALIKE = "Pass `held_out=` examples that are drawn like the training examples."
 _MORE = "Measure more examples."
 _MOST_NAMES = 3
-_FEW, _LARGE = 100, 0.1  # with fewer examples or a larger gap layers are not called equal
-_NARROW = 0.3  # widest interval of a share with a clear verdict; chosen before any test
 
 
 def worded(finding: Any) -> Answer:
@@ -179,7 +177,7 @@ def _carry_over(finding: CarryOver) -> Answer:
     if verdict is Fit.UNDECIDED:
         sure = "undecided"
         text += ", but held-out inputs differ from training inputs" if shifted else ""
-    elif finding.high - finding.low <= _NARROW and not shifted:
+    elif finding.narrow and not shifted:
         sure = "clear"
     if finding.shift is not None:
         share = percent(finding.shift)
@@ -445,9 +443,7 @@ def _layer_ground(finding: LayerProbes) -> tuple[Certainty, str, str]:
         copies = f"{percent(finding.repeated)} of the examples are copies of each other"
         return "undecided", f"{copies}; {evidence}", advice or _DECIDE
     differ = finding.finding in (LayersFinding.FROM_LAYER, LayersFinding.ONE_LAYER)
-    reference = finding.input_value if finding.input_alike else min(finding.values.values())
-    gap = 0.0 if reference is None else finding.values[finding.best] - reference
-    if not differ and (finding.n < _FEW or gap > _LARGE):
+    if not differ and finding.may_differ:
         return "undecided", evidence, advice or _MORE
     if finding.trained_on and finding.model:
         reason = f"the features may have been trained on these {finding.goal}"
