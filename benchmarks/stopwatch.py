@@ -66,12 +66,16 @@ def attempt(name: str, call: Callable[[], Any], device: str, floor: Measured | N
     """Measure and print; a peer that is absent or fails says so instead of ending the run."""
     try:
         measured = measure(call, device)
-    except ImportError as error:
-        print(f"{name:44s} not installed ({error.name})")
-        return None
     except Exception as error:  # whatever a foreign tool raises
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        print(f"{name:44s} failed: {reason[:80]}")
+        print(f"{name:44s} {problem_of(error)}")
         return None
     print(measured.line(name, floor))
     return measured
+
+
+def problem_of(error: Exception) -> str:
+    """Why a peer cannot be measured, in one line."""
+    if isinstance(error, ModuleNotFoundError):
+        return f"not installed ({error.name})"
+    first = (str(error).splitlines() or [type(error).__name__])[0]
+    return f"failed: {first[:80]}"
