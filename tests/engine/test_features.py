@@ -6,7 +6,13 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.engine.zoo import ZOO, specimen
-from theodolite.engine import feature_chunks, feature_grams, feature_moments, features
+from theodolite.engine import (
+    feature_chunks,
+    feature_grams,
+    feature_moments,
+    features,
+    tangent_kernels,
+)
 from theodolite.engine.batches import Batch, single_batch
 from theodolite.errors import UnknownNameError
 
@@ -179,6 +185,28 @@ def test_compiled_models_are_read_inside(model, inputs):
     compiled = torch.compile(model, backend="eager")
     expected = features(model, inputs, "conv")["conv"]
     torch.testing.assert_close(features(compiled, inputs, "conv")["conv"], expected)
+
+
+class PartlyCompiled(nn.Module):
+    """A function inside is compiled, no module is."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.head = nn.Linear(4, 4), nn.Linear(4, 2)
+        self.function = torch.compile(lambda h, w: torch.tanh(h @ w) * h, backend="eager")
+
+    def forward(self, x):
+        return self.head(self.function(x, self.inner.weight))
+
+
+def test_compiled_functions_run_eagerly():
+    model, x = PartlyCompiled().eval(), torch.randn(16, 4)
+    expected = model.head(torch.tanh(x @ model.inner.weight) * x)
+    features(model, x, "head")
+    tangent_kernels(model, x)
+    for _ in range(2):  # the compiler would see a size change
+        found = features(model, x, "head", batch_size=5)
+        torch.testing.assert_close(found["head"], expected)
 
 
 @pytest.mark.parametrize("batch_size", [None, 4], ids=["whole", "parts"])

@@ -5,6 +5,7 @@ that keeps the memory of the last call.
 """
 
 import random
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -57,8 +58,8 @@ def untouched(model: nn.Module) -> Iterator[None]:
     """Run a block with gradients enabled, and restore the model afterwards.
 
     Training flags, buffers, ``.grad`` fields and random states (of torch, Python and NumPy) are
-    restored, also after an error. Compiled submodules run eagerly, so that their calls can be
-    recorded. Attention uses the same path with and without gradients. An inner block for the same
+    restored, also after an error. Compiled code runs eagerly, so that its calls can be recorded.
+    Attention uses the same path with and without gradients. An inner block for the same
     model does not save the state again. Threads take turns: each waits until the block of another
     thread has ended.
     """
@@ -79,7 +80,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
         stack.enter_context(torch.enable_grad())
         stack.enter_context(_without_cast_weights())
         stack.enter_context(_one_path_of_attention())
-        if any("_orig_mod" in module._modules for module in flags):
+        if "torch._dynamo" in sys.modules:  # otherwise nothing has been compiled
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         token = _guarded.set((*outer, model))
         try:
