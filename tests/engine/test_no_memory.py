@@ -12,7 +12,7 @@ from torch import nn
 
 import theodolite as th
 from theodolite import engine
-from theodolite.errors import CaptureError
+from theodolite.errors import CaptureError, TheodoliteError
 
 EXAMPLES, WIDTH, CLASSES = 24, 5, 3
 
@@ -98,6 +98,28 @@ def test_every_function_that_measures_a_model_is_called():
         taken = list(inspect.signature(made).parameters)[:2] if inspect.isfunction(made) else []
         if taken in (["model", "inputs"], ["model", "data"]):
             assert name in named or name == "fitted_batches", name
+
+
+def lazy():
+    return nn.Sequential(nn.Linear(WIDTH, 7), nn.LazyLinear(CLASSES))
+
+
+def without_numbers():
+    return plain().to("meta")
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lazy, "'1.weight' is made by the first batch"),
+        (without_numbers, "expected weights, got the meta device"),
+    ],
+    ids=["lazy", "meta"],
+)
+def test_every_function_refuses_what_has_no_weights(call, made, message):
+    with pytest.raises(TheodoliteError, match=message):
+        CALLS[call](made(), *data())
 
 
 def digest(found):

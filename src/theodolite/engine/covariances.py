@@ -22,6 +22,7 @@ from theodolite._distributed import Processes
 from theodolite.checks import require_choice, require_finite
 from theodolite.engine.batches import Batch, iterate_batches
 from theodolite.engine.hooks import capture_inputs, first_tensor
+from theodolite.engine.inputs import require_model
 from theodolite.engine.layers import CONVOLUTIONS, Layers, is_matrix, select_layers, unwrap
 from theodolite.engine.patches import PatchGeometry
 from theodolite.engine.state import exact_arithmetic, model_device, require_fixed_mode, untouched
@@ -445,6 +446,7 @@ def input_samples(
         few: whether to keep the inputs as long as they are few.
     """
     require_choice(("none", "layer"), padding=padding)
+    require_model(model)
     plain = unwrap(model)
     require_fixed_mode(plain)
     names = _names(plain, layers)

@@ -285,6 +285,7 @@ class FeatureReader:
             require_choice(("next", "raw"), read=read)
         self.raw = read == "raw"
         self.points = read if isinstance(read, Mapping) else {} if self.raw else None
+        require_model(model)
         self.model = unwrap(model)
         self.device = model_device(self.model)
         require_fixed_mode(self.model)
@@ -656,7 +657,6 @@ def features(
         >>> {name: tuple(rows.shape) for name, rows in features(model, torch.ones(5, 2)).items()}
         {'0': (5, 3), '2': (5, 1)}
     """
-    require_model(model)
     reader = FeatureReader(model, layers, pool, read, check)
     reader.reading, reader.drops = outputs, True
     rows: dict[str, list[Tensor]] = {}

@@ -802,6 +802,7 @@ def _vector_factors(
     model: nn.Module, inputs: Any, layers: Sequence[str], readout: str | Readout | None
 ) -> dict[str, OuterFactors]:
     """Inputs and output gradients of layers with one matrix, applied once to one vector."""
+    require_model(model)
     inner = unwrap(model)
     device = model_device(inner)
     with untouched(inner), exact_arithmetic(device):
