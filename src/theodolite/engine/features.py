@@ -436,8 +436,10 @@ class FeatureReader:
             rows = main_tensor(returned).detach()
         except DtypeError:
             return torch.zeros(len(batch), 1)
-        whole = rows.dim() > 0 and len(rows) == len(batch) and rows.is_floating_point()
-        return rows.flatten(1) if whole and rows.dim() > 1 else torch.zeros(len(batch), 1)
+        if rows.dim() < 2 and (len(batch) == 1 or rows.numel() == len(batch)):
+            rows = rows.reshape(len(batch), -1)
+        whole = rows.dim() > 1 and len(rows) == len(batch) and rows.is_floating_point()
+        return rows.flatten(1) if whole else torch.zeros(len(batch), 1)
 
     def _one_by_one(
         self, batch: Batch, examples: range, whole: set[str] | None = None

@@ -63,6 +63,8 @@ def read_outputs(output: Any, batch: Batch, readout: Readout) -> Tensor:
     if not isinstance(values, Tensor) or not values.is_floating_point():
         kind = values.dtype if isinstance(values, Tensor) else type(values).__name__
         raise DtypeError(f"readout: expected real outputs, got {kind}; pass readout=")
+    if values.dim() < 2 and len(batch) == 1:  # squeezed
+        values = values.reshape(1, -1)
     if values.dim() == 1:
         values = values.unsqueeze(1)
     if values.dim() != 2 or len(values) != len(batch) or values.shape[1] == 0:
