@@ -153,7 +153,7 @@ def is_suspect(name: str, given: Any, result: Any, examples: int) -> bool:
         result: What it returned.
         examples: Number of examples, more than one.
     """
-    if name in _SUSPECTS:
+    if name in _SUSPECTS or (name == "where" and not isinstance(result, Tensor)):
         return True
     if not isinstance(result, Tensor) or result.is_nested or _fits(result, examples):
         return False
