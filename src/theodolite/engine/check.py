@@ -241,6 +241,10 @@ class Rounding:
         )
         return float(_MARGIN * variance**0.5)
 
+    def unit(self) -> float:
+        """The unit of rounding of the coarsest result."""
+        return max((torch.finfo(dtype).eps for dtype in self.counts), default=0.0)
+
 
 class Comparison:
     """Pairs of tensors that must be equal, compared together to wait for a device only once.
@@ -271,15 +275,27 @@ class Comparison:
         """
         self._pairs.append(_Pair(name, found, wanted, whole, weights))
 
-    def first_above(self, tolerance: float) -> tuple[str, float] | None:
-        """The first pair with a larger difference, and the difference; waits for the device."""
+    def first_above(self, tolerance: float, unit: float = 0.0) -> tuple[str, float] | None:
+        """The first pair with a larger difference, and the difference; waits for the device.
+
+        Args:
+            tolerance: Relative difference that rounding explains.
+            unit: Difference that rounding explains in any pair, relative to the largest pair.
+        """
         with torch.no_grad():
             quick = self._quick_gaps()
             for index, pair in enumerate(self._pairs):
                 gap = quick[index] if index in quick else float(pair.gap())
-                if not gap <= tolerance:
+                if not gap <= tolerance and not self._vanishes(pair, unit):
                     return pair.name, gap
         return None
+
+    def _vanishes(self, pair: "_Pair", share: float) -> bool:
+        if share == 0 or pair.found.shape != pair.wanted.shape:
+            return False
+        found, wanted = pair.rows(slice(None))
+        largest = max(float(_norm(other.rows(slice(None))[1])) for other in self._pairs)
+        return float(_norm(found - wanted)) <= share * largest
 
     def _quick_gaps(self) -> dict[int, float]:
         """Position of a pair -> its relative difference, if no square over- or underflows."""
@@ -325,11 +341,12 @@ class _Pair:
         return gaps, own, torch.linalg.vector_norm(every) / len(every) ** 0.5
 
     def _norms_of(self, rows: slice) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
-        found, wanted = self._rows(rows)
+        found, wanted = self.rows(rows)
         norms = torch.linalg.vector_norm(wanted, dim=1)
         return torch.linalg.vector_norm(found - wanted, dim=1), norms
 
-    def _rows(self, rows: slice) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
+    def rows(self, rows: slice) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
+        """Some of the rows, and what they should be."""
         whole = rows == slice(
             0, len(self.found)
         )  # most pairs are small: no view that changes nothing
@@ -345,7 +362,7 @@ class _Pair:
             return torch.full((), torch.inf)
         if self.found.numel() == 0:
             return torch.zeros(())
-        found, wanted = (_without_infinities(part) for part in self._rows(slice(None)))
+        found, wanted = (_without_infinities(part) for part in self.rows(slice(None)))
         norms = _norms(wanted)
         every = norms
         if self.whole is not None:
@@ -410,8 +427,9 @@ def _share(gaps: Tensor, scale: Tensor) -> Tensor:
 
 
 _BACKWARD = 3.0  # one forward and two backward passes: three times the tolerance
-# Share of the norm of all gradients that is added to every scale, because vanishing gradients
-# contain rounding of the others.
+# A vanishing gradient (of a shift before a normalisation) consists of rounding of the others: about
+# one unit of rounding of all gradients, rarely more than this share of their tolerance. Between the
+# two, rounding and an error look alike.
 _VANISHING = 0.05
 _FEW = 8  # examples of a batch with a suspect call that run alone
 _FAR = 1e6  # kernels above this multiple of the smallest number of a dtype have all digits
@@ -624,7 +642,7 @@ def check_rows(
             continue
         rows, again = (split_examples(part, n, axis) for part in (before, after))
         compared.add_rows(name, again, rows, weights=example_weights)
-    found = compared.first_above(_BACKWARD * recorder.tolerance)
+    found = compared.first_above(_BACKWARD * recorder.tolerance, recorder.unit)
     if found is not None:
         raise disagreement(
             Cause.ROWS,
@@ -755,15 +773,25 @@ def require_small(
     Raises:
         DisagreementError: If a parameter differs.
     """
-    # Vanishing gradients (of a shift before a normalisation) contain rounding of the others.
-    floor = _VANISHING * torch.linalg.vector_norm(scales)
-    shares = _share(gaps, scales + floor)
-    wrong = (~(shares <= _BACKWARD * recorder.tolerance)).nonzero().flatten().tolist()
+    limit, whole = _BACKWARD * recorder.tolerance, torch.linalg.vector_norm(scales)
+    unit = min(recorder.unit, limit * _VANISHING)
+    wrong = (~(gaps <= limit * scales + unit * whole)).nonzero().flatten().tolist()
     if wrong:
-        raise DisagreementError(
+        gap, scale = float(gaps[wrong[0]]), float(scales[wrong[0]])
+        raise _disagrees(
             f"gradients with respect to {names[wrong[0]]!r}: expected those of weighted examples "
-            f"as autograd gives them, got a relative difference of {float(shares[wrong[0]]):.1e}"
+            f"as autograd gives them, got a relative difference of {_ratio(gap, scale):.1e}",
+            vanishing=gap <= limit * (scale + _VANISHING * float(whole)),
         )
+
+
+def _disagrees(text: str, *, vanishing: bool) -> NotFollowedError:
+    """Plain autograd gives another gradient; for a vanishing one, rounding may be the reason."""
+    return NotFollowedError(text) if vanishing else DisagreementError(text)
+
+
+def _ratio(gap: float, scale: float) -> float:
+    return gap / scale if scale > 0 else math.inf
 
 
 def check_loss(
@@ -883,13 +911,22 @@ def compare_forms(
     found, expected, sizes = (
         torch.stack([value.to(zero) for value in column]) for column in columns
     )
-    shares = _share((found - expected).abs(), torch.maximum(sizes, expected.abs()))
-    wrong = (~(shares <= _BACKWARD * recorder.tolerance)).nonzero().flatten().tolist()
+    scales, gaps = torch.maximum(sizes, expected.abs()), (found - expected).abs()
+    limit, whole = _BACKWARD * recorder.tolerance, torch.linalg.vector_norm(scales).sqrt()
+
+    def explained(rounding: float) -> Tensor:
+        """A form is a product of two gradients, each of which contains rounding."""
+        left = rounding * whole
+        return gaps <= limit * scales + left * (2 * scales.sqrt() + left)
+
+    unit = min(recorder.unit, limit * _VANISHING)
+    wrong = (~explained(unit)).nonzero().flatten().tolist()
     if wrong:
-        layer = list(forms)[wrong[0]]
-        raise DisagreementError(
+        layer, gap, scale = list(forms)[wrong[0]], float(gaps[wrong[0]]), float(scales[wrong[0]])
+        raise _disagrees(
             f"layer {layer!r}: expected its kernel to agree with autograd, got a relative "
-            f"difference of {float(shares[wrong[0]]):.1e}"
+            f"difference of {_ratio(gap, scale):.1e}",
+            vanishing=bool(explained(limit * _VANISHING)[wrong[0]]),
         )
 
 
@@ -1291,8 +1328,8 @@ def reason(
     return CaptureError(
         "model: expected the same outputs for an example in every batch, got a relative "
         f"difference of {share:.1e}: examples depend on each other, as with batch statistics, "
-        f"contrastive heads or experts of limited capacity{hint}; use a readout or a part of the "
-        "model that answers for each example"
+        f"contrastive heads or experts of limited capacity, or rounding errors grow{hint}; use a "
+        "readout or a part of the model that answers for each example"
     )
 
 

@@ -423,6 +423,8 @@ def _require_sound_rules(
         except DisagreementError as error:
             functions = sorted({use.function for use in single.run(one).uses})
             raise CaptureError(f"{error}; {recorder.wrong_rule(functions)}") from error
+        except NotFollowedError:
+            continue  # rounding of what vanishes
 
 
 def _batch_size(device: torch.device, examples: int) -> int:

@@ -193,6 +193,7 @@ class ModelRecorder:
         batch: The batch of the last run.
         tolerance: Relative difference between two passes that rounding can explain, the largest of
             all runs so far.
+        unit: The unit of rounding of the coarsest result.
     """
 
     model: nn.Module
@@ -202,6 +203,7 @@ class ModelRecorder:
     check: ExampleCheck = field(default_factory=lambda: ExampleCheck(False))
     batch: Batch | None = None
     tolerance: float = 0.0
+    unit: float = 0.0
     _kinds: set[tuple[Any, ...]] = field(default_factory=set)
     _references: dict[tuple[tuple[int, ...], ...], list[CallTensors]] = field(default_factory=dict)
     _prepared: tuple[int, ForwardRun, list[CallTensors]] | None = None
@@ -378,6 +380,7 @@ class ModelRecorder:
             losses,
         )
         self.tolerance = max(self.tolerance, run.rounding.tolerance())
+        self.unit = max(self.unit, run.rounding.unit())
         return run, recorded
 
     @cached_property
