@@ -15,6 +15,7 @@ from tests.engine import hostile, zoo
 from tests.engine.networks.case import FUNCTIONS
 from tests.engine.networks.mixing import MIXING
 from tests.engine.networks.moving import MOVING
+from tests.engine.networks.outside import OUTSIDE
 from tests.engine.networks.table import TABLE
 from theodolite.engine import gradient_sums, tangent_kernels
 from theodolite.engine.batches import single_batch
@@ -209,7 +210,7 @@ def test_network(name, function):
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.parametrize("name", [network.name for network in (*MOVING, *MIXING)])
+@pytest.mark.parametrize("name", [network.name for network in (*MOVING, *MIXING, *OUTSIDE)])
 def test_every_example_alone_is_a_proof(name, function):
     """No number that ``check="every"`` gives is wrong, and none is refused that is exact."""
     expected = TABLE[name].of(function)

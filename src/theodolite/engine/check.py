@@ -538,13 +538,21 @@ class ExampleCheck:
             check=self.check,
             batched=error is None,
             cause=None if error is None else getattr(error, "cause", None) or Cause.UNSEEN,
-            reason="" if error is None else str(error),
+            reason="" if error is None else _in_words(error),
             batches=self.batches,
             checked_batches=self.checked_batches,
             in_other_batches=self.in_other_batches,
             single_examples=self.single_examples,
             suspect_calls=tuple(sorted(self.suspects)),
         )
+
+
+def _in_words(error: Exception) -> str:
+    """Why a batch could not be divided among its examples."""
+    if isinstance(error, TheodoliteError):
+        return str(error)
+    first = (str(error).splitlines() or [""])[0]
+    return f"a call cannot be divided among its examples ({type(error).__name__}: {first})"
 
 
 @dataclass(frozen=True)
@@ -1296,7 +1304,14 @@ def reason(
         with _kept(buffers, not state), _kept(generators, not random):
             return outputs(batch)
 
+    given = [t for t in tensors_in((batch.args, dict(batch.kwargs))) if not t.is_inference()]
+    versions = [tensor._version for tensor in given]
     first = run()
+    if versions != [tensor._version for tensor in given]:
+        return CaptureError(
+            f"{_differs(share)}: its forward pass overwrites its inputs; replace in-place "
+            "operations on them, such as x -= mean, by x = x - mean"
+        )
     training = [name for name, module in model.named_modules() if module.training and name]
     hint = ""
     if training and _cured(model, outputs, batch, same):
@@ -1371,7 +1386,15 @@ def plain_gradients(
         keep: Whether the graph is needed again.
     """
     wanted, start = list(parameters.values()), None if weights is None else weights.to(outputs)
-    found = torch.autograd.grad(outputs, wanted, start, retain_graph=keep, allow_unused=True)
+    try:
+        found = torch.autograd.grad(outputs, wanted, start, retain_graph=keep, allow_unused=True)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        first = str(error).splitlines()[0]
+        raise CaptureError(
+            f"model: expected a backward pass, plain autograd refuses: {first}"
+        ) from error
     present = {name: g for name, g in zip(parameters, found, strict=True) if g is not None}
     return {name: as_real(gradient) for name, gradient in present.items()}
 

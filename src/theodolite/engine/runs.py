@@ -396,8 +396,9 @@ class ModelRecorder:
         if hooked:
             return f"hooks change the gradient of {hooked[0]!r}: remove them while measuring"
         return (
-            "unless a hook changes gradients, or the model changes from pass to pass, the rule of "
-            f"one of {list(functions)} is wrong for this call: report it, or remove it from "
+            "unless a hook or a custom autograd.Function changes gradients, the model changes from "
+            "pass to pass, or rounding errors grow, the rule of one of "
+            f"{list(functions)} is wrong for this call: report it, or remove it from "
             "theodolite.engine.rules.RULES"
         )
 

@@ -346,7 +346,7 @@ MIXING = [
     net(
         "writes to its inputs",
         simple(lambda m, x: m.head(torch.tanh(m.inner(x.mul_(0.9)))), **MIX),
-        expected=refused("pass to pass"),
+        expected=refused("overwrites its inputs"),
     ),
     net("noise by the place in the batch", simple(seeded_noise, **MIX), expected=COMPANY),
     net(

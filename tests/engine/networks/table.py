@@ -3,7 +3,8 @@
 ``ordinary.py`` holds networks that have one answer per example and leave examples in place,
 ``moving.py`` those that reorder, pack, route or hide them, ``mixing.py`` those whose answer for an
 example depends on other examples, on chance or on earlier passes, and ``numbers.py`` those whose
-numbers are not finite or too coarse. ``TABLE`` is all of them.
+numbers are not finite or too coarse. ``outside.py`` has some of all kinds, written by someone who
+had not seen the check. ``TABLE`` is all of them.
 """
 
 from tests.engine.networks.case import FUNCTIONS, Case, Expected, Network
@@ -11,11 +12,22 @@ from tests.engine.networks.mixing import MIXING
 from tests.engine.networks.moving import MOVING
 from tests.engine.networks.numbers import NUMBERS
 from tests.engine.networks.ordinary import ORDINARY
+from tests.engine.networks.outside import OUTSIDE
 
-__all__ = ["FUNCTIONS", "MIXING", "MOVING", "NUMBERS", "ORDINARY", "TABLE", "Case", "Expected"]
+__all__ = [
+    "FUNCTIONS",
+    "MIXING",
+    "MOVING",
+    "NUMBERS",
+    "ORDINARY",
+    "OUTSIDE",
+    "TABLE",
+    "Case",
+    "Expected",
+]
 
 TABLE: dict[str, Network] = {}
-for part in (ORDINARY, MOVING, MIXING, NUMBERS):
+for part in (ORDINARY, MOVING, MIXING, NUMBERS, OUTSIDE):
     for network in part:
         assert network.name not in TABLE, network.name
         TABLE[network.name] = network
