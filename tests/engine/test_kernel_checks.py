@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tests.tolerances import assert_close
-from theodolite.engine import kernel_engine, kernels, tangent_kernels
+from theodolite.engine import kernel_engine, one_by_one, tangent_kernels
 from theodolite.engine import plan as planning
 from theodolite.engine.calls import DisagreementError
 from theodolite.engine.collect import DenseCollector
@@ -138,13 +138,13 @@ class Shuffled(nn.Module):
 
 def test_the_batch_that_failed_in_a_part_is_run_again(split, monkeypatch):
     seen = []
-    compared = kernels.require_same_one_by_one
+    compared = one_by_one.require_same_one_by_one
 
     def noted(model, outputs, batches):
         seen.extend(batches)
         compared(model, outputs, batches)
 
-    monkeypatch.setattr(kernels, "require_same_one_by_one", noted)
+    monkeypatch.setattr(one_by_one, "require_same_one_by_one", noted)
     found = tangent_kernels(Shuffled().double(), draw(), batch_size=4)
     assert found.measured.startswith("one example at a time")
     assert [len(batch) for batch in seen] == [4, 7]

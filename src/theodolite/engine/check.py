@@ -26,7 +26,6 @@ the first batch is found after the last one: :func:`compare_kernels` runs exampl
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
@@ -45,7 +44,6 @@ from theodolite.engine.calls import (
     split_examples,
     tensors_in,
 )
-from theodolite.engine.state import evaluating, preserved_randomness, preserved_state
 from theodolite.errors import (
     CaptureError,
     DomainError,
@@ -69,16 +67,12 @@ __all__ = [
     "ExampleCheck",
     "Rounding",
     "SuspectCalls",
-    "can_run_one_by_one",
-    "disagreement",
     "is_suspect",
+    "not_followed",
     "require_check",
     "require_finite",
     "require_finite_gradients",
     "require_range",
-    "require_same_one_by_one",
-    "require_single_examples",
-    "require_unchanged",
 ]
 
 # Check some batches (True), none (False), or all of them and every single example ("every").
@@ -652,7 +646,7 @@ def check_rows(
         compared.add_rows(name, again, rows, weights=example_weights)
     found = compared.first_above(_BACKWARD * recorder.tolerance, recorder.unit)
     if found is not None:
-        raise disagreement(
+        raise not_followed(
             Cause.ROWS,
             f"{found[0]} has other examples in its rows than the outputs: they are sorted, packed, "
             "routed or mixed on the way",
@@ -681,7 +675,7 @@ def rerun_parts(
         if compared.first_above(recorder.tolerance) is not None:
             text = "examples have other outputs in another batch"
             seen = [(checked_batch.batch, checked_batch.outputs), (batch, outputs.detach())]
-            raise disagreement(Cause.OTHER_BATCH, text, seen)
+            raise not_followed(Cause.OTHER_BATCH, text, seen)
         yield part, outputs
 
 
@@ -824,7 +818,7 @@ def check_loss(
     name = "gradient of the loss"
     compared.add_rows(name, torch.cat(gradients), wanted, whole=output_gradient)
     if compared.first_above(recorder.tolerance) is not None:
-        raise disagreement(Cause.OTHER_BATCH, "examples have another loss in another batch")
+        raise not_followed(Cause.OTHER_BATCH, "examples have another loss in another batch")
 
 
 def compare_kernels(
@@ -919,18 +913,18 @@ def compare_forms(
     found, expected, sizes = (
         torch.stack([value.to(zero) for value in column]) for column in columns
     )
-    scales, gaps = torch.maximum(sizes, expected.abs()), (found - expected).abs()
-    limit, whole = _BACKWARD * recorder.tolerance, torch.linalg.vector_norm(scales).sqrt()
+    bases, gaps = torch.maximum(sizes, expected.abs()), (found - expected).abs()
+    limit, whole = _BACKWARD * recorder.tolerance, torch.linalg.vector_norm(bases).sqrt()
 
     def explained(rounding: float) -> Tensor:
         """A form is a product of two gradients, each of which contains rounding."""
         left = rounding * whole
-        return gaps <= limit * scales + left * (2 * scales.sqrt() + left)
+        return gaps <= limit * bases + left * (2 * bases.sqrt() + left)
 
     unit = min(recorder.unit, limit * _VANISHING)
     wrong = (~explained(unit)).nonzero().flatten().tolist()
     if wrong:
-        layer, gap, scale = list(forms)[wrong[0]], float(gaps[wrong[0]]), float(scales[wrong[0]])
+        layer, gap, scale = list(forms)[wrong[0]], float(gaps[wrong[0]]), float(bases[wrong[0]])
         raise _disagrees(
             f"layer {layer!r}: expected its kernel to agree with autograd, got a relative "
             f"difference of {_ratio(gap, scale):.1e}",
@@ -1119,26 +1113,13 @@ def require_finite_gradients(finite: Bool[Tensor, " n"], examples: Sequence[int]
         )
 
 
-def disagreement(
+def not_followed(
     cause: Cause, text: str, seen: Sequence[tuple[Batch, Tensor]] = ()
 ) -> NotFollowedError:
     """The error that makes the engine measure one example at a time."""
     error = NotFollowedError(text)
     error.cause, error.seen = cause, seen
     return error
-
-
-def can_run_one_by_one(error: Exception) -> bool:
-    """Whether examples may be measured one at a time after a failure of the batch.
-
-    This includes failures of the engine itself, because plain autograd does not need the engine.
-    Errors of the model or of the user's functions occur again.
-    """
-    if isinstance(error, NotFollowedError):
-        return True
-    ours = isinstance(error, TheodoliteError | torch.OutOfMemoryError)
-    kinds = (RuntimeError, IndexError, NotImplementedError, AssertionError)
-    return isinstance(error, kinds) and not ours
 
 
 def require_finite(model: nn.Module, values: Tensor, batch: Batch, examples: Sequence[int]) -> None:
@@ -1171,203 +1152,6 @@ def require_finite(model: nn.Module, values: Tensor, batch: Batch, examples: Seq
         f"model: expected finite outputs, got NaN or infinity for example {examples[wrong[0]]}"
         f"{more}; {where}: {advice}"
     )
-
-
-def require_single_examples(model: nn.Module, batches: Iterable[Batch]) -> None:
-    """After an error: check that a model that takes a batch also takes one example.
-
-    Args:
-        model: The model.
-        batches: The examples.
-
-    Raises:
-        CaptureError: If it takes a batch and refuses one example of this batch.
-    """
-    for batch in batches:
-        error = _raised(model, batch.take(slice(0, 1)))
-        if error is not None and _raised(model, batch) is None:
-            raise _takes_no_single(batch, error) from error
-
-
-def _raised(model: nn.Module, batch: Batch) -> Exception | None:
-    """The exception of a forward pass, or None."""
-    try:
-        batch.run(model)
-    except Exception as error:  # the caller handles it
-        return error
-    return None
-
-
-def _takes_no_single(batch: Batch, error: Exception) -> CaptureError:
-    lines = str(error).splitlines() or [""]
-    return CaptureError(
-        f"model: expected to take one example, got {type(error).__name__} where it takes "
-        f"{len(batch)}: {lines[0]}; use a part of the model that takes any number of examples"
-    )
-
-
-def require_same_one_by_one(
-    model: nn.Module, outputs: Callable[[Batch], Tensor], batches: Iterable[Batch]
-) -> None:
-    """Check that every example has the same outputs alone as in its batch.
-
-    This takes one pass over every batch and one over each of its examples, without gradients. A
-    model that only takes single examples cannot mix them.
-
-    Args:
-        model: The model.
-        outputs: Function of a batch that returns its outputs, without gradients.
-        batches: All examples, in the batches in which they were measured.
-
-    Raises:
-        CaptureError: If outputs differ; the message names the reason.
-    """
-    for batch in batches:
-        watch = SuspectCalls(len(batch))
-        try:
-            with watch:
-                together = outputs(batch)
-            watch.rounding.add(together)
-        except Exception as error:
-            if can_run_one_by_one(error):
-                return
-            raise
-        try:
-            one_by_one = torch.cat(
-                [outputs(batch.take(slice(k, k + 1))) for k in range(len(batch))]
-            )
-        except Exception as error:
-            if isinstance(error, TheodoliteError) or not can_run_one_by_one(error):
-                raise
-            raise _takes_no_single(batch, error) from error
-        compared = Comparison()
-        compared.add_rows("outputs", one_by_one, together)
-        found = compared.first_above(watch.rounding.tolerance())
-        if found is not None:
-            raise reason(model, outputs, batch, found[1], watch.rounding.tolerance())
-
-
-def require_unchanged(pairs: Iterable[tuple[Tensor, Tensor]], tolerance: float) -> None:
-    """Check that batches after a failure still give the same numbers.
-
-    Args:
-        pairs: The numbers now and before, one row per example.
-        tolerance: Relative difference that rounding can explain.
-
-    Raises:
-        CaptureError: If the model has changed since.
-    """
-    compared = Comparison()
-    for now, then in pairs:
-        compared.add_rows("outputs", now, then)
-    found = compared.first_above(tolerance)
-    if found is not None:
-        raise CaptureError(f"{_differs(found[1])}: {_OUT_OF_SIGHT}; {_REMOVE}")
-
-
-_OUT_OF_SIGHT = "the model changes from pass to pass, by numbers drawn or kept out of sight"
-_REMOVE = "remove counters, caches and generators of its own while measuring"
-
-
-def _differs(share: float) -> str:
-    return (
-        f"model: expected the same outputs whenever an example is run, got a relative difference "
-        f"of {share:.1e} between two passes"
-    )
-
-
-def reason(
-    model: nn.Module,
-    outputs: Callable[[Batch], Tensor],
-    batch: Batch,
-    share: float,
-    tolerance: float,
-) -> CaptureError:
-    """Why outputs of two passes differ: random numbers, a state of the model, or other examples.
-
-    Args:
-        model: The model.
-        outputs: Function of a batch that returns its outputs, without gradients.
-        batch: Examples whose outputs differ.
-        share: Relative difference.
-        tolerance: Relative difference that rounding can explain.
-    """
-
-    def same(first: Tensor, second: Tensor) -> bool:
-        compared = Comparison()
-        compared.add_rows("outputs", first, second)
-        return compared.first_above(tolerance) is None
-
-    def run(*, random: bool = False, state: bool = False) -> Tensor:
-        """The outputs of one batch, with restored generators or with a restored state."""
-        generators, buffers = preserved_randomness(()), preserved_state(model)
-        with _kept(buffers, not state), _kept(generators, not random):
-            return outputs(batch)
-
-    given = [t for t in tensors_in((batch.args, dict(batch.kwargs))) if not t.is_inference()]
-    versions = [tensor._version for tensor in given]
-    first = run()
-    if versions != [tensor._version for tensor in given]:
-        return CaptureError(
-            f"{_differs(share)}: its forward pass overwrites its inputs; replace in-place "
-            "operations on them, such as x -= mean, by x = x - mean"
-        )
-    training = [name for name, module in model.named_modules() if module.training and name]
-    hint = ""
-    if training and _cured(model, outputs, batch, same):
-        hint = f"; {training[0]!r} and others are in training mode: call model.eval()"
-    start = _differs(share)
-    if not same(first, run()):
-        return CaptureError(f"{start}: {_OUT_OF_SIGHT}{hint}; {_REMOVE}")
-    with preserved_randomness(()):
-        run(random=True)
-        if not same(first, run(random=True)):
-            return CaptureError(
-                f"{start}: random numbers are drawn{hint}; replace functional "
-                "dropout(training=True) and other functions that draw them"
-            )
-    before = {name: None if b is None else b.clone() for name, b in model.named_buffers()}
-    with preserved_state(model):
-        run(state=True)
-        changed = [
-            name for name, b in model.named_buffers()
-            if name not in before or before[name] is None or not torch.equal(before[name], b)
-        ]  # fmt: skip
-        differs = not same(first, run(state=True))
-    if differs:
-        named = ", ".join(map(repr, changed[:3])) or "an attribute"
-        return CaptureError(
-            f"{start}: the model changes from pass to pass, its forward pass writes to buffer "
-            f"{named}{hint}; freeze it while measuring"
-        )
-    return CaptureError(
-        "model: expected the same outputs for an example in every batch, got a relative "
-        f"difference of {share:.1e}: examples depend on each other, as with batch statistics, "
-        f"contrastive heads or experts of limited capacity, or rounding errors grow{hint}; use a "
-        "readout or a part of the model that answers for each example"
-    )
-
-
-@contextmanager
-def _kept(context: Any, wanted: bool) -> Iterator[None]:
-    if not wanted:
-        yield
-        return
-    with context:
-        yield
-
-
-def _cured(
-    model: nn.Module,
-    outputs: Callable[[Batch], Tensor],
-    batch: Batch,
-    same: Callable[[Tensor, Tensor], bool],
-) -> bool:
-    """Whether evaluation mode removes the dependence on other examples or random numbers."""
-    with evaluating(model), preserved_randomness(()), preserved_state(model):
-        whole = outputs(batch)
-        one_by_one = torch.cat([outputs(batch.take(slice(k, k + 1))) for k in range(len(batch))])
-    return same(whole, one_by_one)
 
 
 def plain_gradients(

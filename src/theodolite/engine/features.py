@@ -27,12 +27,9 @@ from theodolite.engine.check import (
     Comparison,
     ExampleCheck,
     SuspectCalls,
-    disagreement,
+    not_followed,
     require_check,
     require_finite,
-    require_same_one_by_one,
-    require_single_examples,
-    require_unchanged,
 )
 from theodolite.engine.hooks import (
     Read,
@@ -43,6 +40,11 @@ from theodolite.engine.hooks import (
 )
 from theodolite.engine.inputs import fitted_batches, require_model
 from theodolite.engine.layers import LayerMapping, Layers, layers_text, select_layers, unwrap
+from theodolite.engine.one_by_one import (
+    require_same_one_by_one,
+    require_single_examples,
+    require_unchanged,
+)
 from theodolite.engine.positions import AtPositions
 from theodolite.engine.readouts import main_tensor
 from theodolite.engine.state import (
@@ -375,7 +377,7 @@ class FeatureReader:
                 compared.add_rows(name, other, rows[part], whole=rows)
             wrong = compared.first_above(tolerance)
             if wrong is not None:
-                raise disagreement(
+                raise not_followed(
                     cause, f"layer {wrong[0]!r} gives other features in another batch"
                 )
 

@@ -20,14 +20,13 @@ from torch.autograd.graph import get_gradient_edge
 from theodolite._distributed import ALONE, Processes
 from theodolite.checks import require_choice, require_count, require_labels, require_same_length
 from theodolite.engine.batches import Batch, even_spans, single_batch
-from theodolite.engine.calls import DisagreementError, NotFollowedError, tensors_in
+from theodolite.engine.calls import tensors_in
 from theodolite.engine.check import (
     Check,
     Checked,
     CheckedBatch,
     ExampleCheck,
     add_gradients,
-    can_run_one_by_one,
     check_loss,
     check_rows,
     compare_gradients,
@@ -36,15 +35,17 @@ from theodolite.engine.check import (
     require_check,
     require_finite,
     require_finite_gradients,
-    require_same_one_by_one,
-    require_single_examples,
     require_small,
-    require_unchanged,
 )
 from theodolite.engine.collect import loss_factors
 from theodolite.engine.factors import DenseFactors, Factors, joined
 from theodolite.engine.inputs import BatchList, fitted_batches, require_model
 from theodolite.engine.layers import Layers, layers_text, own_parameters, require_real, unwrap
+from theodolite.engine.one_by_one import (
+    require_fallback,
+    require_sound_fallback,
+    require_unchanged,
+)
 from theodolite.engine.plan import ParameterGroup, group_parameters
 from theodolite.engine.readouts import (
     LOSS,
@@ -69,7 +70,7 @@ from theodolite.engine.state import (
     untouched,
     without_autocast,
 )
-from theodolite.errors import CaptureError, TheodoliteError, UnknownNameError
+from theodolite.errors import TheodoliteError, UnknownNameError
 from theodolite.linalg import (
     SetSums,
     contrast_from_sums,
@@ -380,51 +381,33 @@ def _accumulated(
     processes: Processes,
 ) -> "tuple[GradientAccumulation, Checked]":
     """Accumulate in batches or, if the batch of any process fails, one example at a time."""
-    model = recorder.model
-    error: Exception | None = None
-    device = model_device(model)
+    device, error = model_device(recorder.model), None
     try:
         require_real(recorder.ownership)
         work = accumulate(False)
     except Exception as raised:
-        if not isinstance(raised, TheodoliteError):
-            require_single_examples(model, [data.to(device)])
-        if not can_run_one_by_one(raised):
-            raise
+        require_fallback(recorder.model, (batch.to(device) for batch in [data]), raised)
         error = raised
     checked = recorder.check.summary(error)
     others = processes.gather(None if error is None else checked)
     found = next((other for other in others if other is not None), None)
-    if found is not None:
-        failed = [] if recorder.batch is None else [recorder.batch]
-        require_same_one_by_one(model, recorder.model_outputs, [*failed, data.to(device)])
-        if isinstance(error, NotFollowedError):
-            recorder.require_unchanged(error)
-        if isinstance(error, DisagreementError):
-            _require_sound_rules(recorder, loss, data.to(device))
-        work, checked = accumulate(True), found
+    if found is None:
+        work.add_up()
+        return work, checked
+    on_device = data.to(device)
+    singles = [on_device.take(slice(k, k + 1)) for k in (0, len(data) - 1)]
+
+    def measure(one: Batch) -> None:
+        labels, single = (
+            torch.zeros(1, dtype=torch.long),
+            replace(recorder, check=ExampleCheck("every")),
+        )
+        GradientAccumulation(single, loss, labels, False).run(one, 1)
+
+    require_sound_fallback(recorder, [on_device], error, singles, measure)
+    work = accumulate(True)
     work.add_up()
-    return work, checked
-
-
-def _require_sound_rules(
-    recorder: ModelRecorder, loss: Callable[[Tensor, Batch], Tensor], data: Batch
-) -> None:
-    """Raise if a single example disagrees with autograd, because then a rule is wrong.
-
-    Otherwise only the division of the batch among its examples was wrong.
-    """
-    for example in (0, len(data) - 1):
-        one = data.take(slice(example, example + 1))
-        labels = torch.zeros(1, dtype=torch.long)
-        single = replace(recorder, check=ExampleCheck("every"))
-        try:
-            GradientAccumulation(single, loss, labels, False).run(one, 1)
-        except DisagreementError as error:
-            functions = sorted({use.function for use in single.run(one).uses})
-            raise CaptureError(f"{error}; {recorder.wrong_rule(functions)}") from error
-        except NotFollowedError:
-            continue  # rounding of what vanishes
+    return work, found
 
 
 def _batch_size(device: torch.device, examples: int) -> int:

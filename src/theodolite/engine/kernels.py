@@ -19,20 +19,17 @@ from torch import Tensor, nn
 from theodolite._distributed import Processes
 from theodolite.checks import size_in_bytes
 from theodolite.engine.batches import Batch
-from theodolite.engine.calls import DisagreementError, NotFollowedError
+from theodolite.engine.calls import NotFollowedError
 from theodolite.engine.check import (
     Check,
     Checked,
     CheckedBatch,
     ExampleCheck,
-    can_run_one_by_one,
     compare_gradients,
     compare_kernels,
     require_check,
     require_finite_gradients,
     require_range,
-    require_same_one_by_one,
-    require_single_examples,
     rerun_gradients,
 )
 from theodolite.engine.contract import KernelBlock
@@ -40,6 +37,7 @@ from theodolite.engine.factors import DenseFactors, Factors, OuterFactors
 from theodolite.engine.inputs import BatchList, require_device, require_model
 from theodolite.engine.kernel_engine import Collected, KernelEngine, prepare
 from theodolite.engine.layers import Layers, Parameters, layers_text, unwrap
+from theodolite.engine.one_by_one import require_fallback, require_sound_fallback
 from theodolite.engine.plan import EngineOptions, Plan, dense_groups
 from theodolite.engine.readouts import Outputs, Readout, kernel_shape
 from theodolite.engine.runs import Progress, ProgressCounter
@@ -50,7 +48,6 @@ from theodolite.engine.state import (
     untouched,
 )
 from theodolite.errors import (
-    CaptureError,
     MemoryLimitError,
     ShapeError,
     TheodoliteError,
@@ -326,54 +323,32 @@ def _computed(
     every call.
     """
     sides = [data] if other is None else [data, other]
-    check, failed, tolerance = ExampleCheck(options.check), [], 0.0
+    batches = [batch for side in sides for batch in side.batches]
+    recorder = None
     try:
         engine = prepare(model, data, options)
-        check = engine.recorder.check
-        try:
-            return compute(engine, data, other)
-        finally:
-            failed = [] if engine.recorder.batch is None else [engine.recorder.batch]
-            tolerance = engine.recorder.tolerance
+        recorder = engine.recorder
+        return compute(engine, data, other)
     except Exception as error:
-        refused = not isinstance(error, TheodoliteError)
-        if refused and any(side.fit(model) for side in sides):
+        if not isinstance(error, TheodoliteError) and any(side.fit(model) for side in sides):
             return _computed(model, data, other, options, compute)
-        if refused:
-            require_single_examples(model, [batch for side in sides for batch in side.batches])
-        if not can_run_one_by_one(error):
-            raise
+        require_fallback(model, batches, error)
         reason = error
+    check = ExampleCheck(options.check) if recorder is None else recorder.check
     engine = prepare(model, data, options, check.summary(reason))
-    batches = [*failed, *(batch for side in sides for batch in side.batches)]
-    require_same_one_by_one(engine.recorder.model, engine.recorder.model_outputs, batches)
-    if isinstance(reason, NotFollowedError):
-        engine.recorder.tolerance = tolerance
-        engine.recorder.require_unchanged(reason)
-    if isinstance(reason, DisagreementError):
-        for example in (0, len(data) - 1):
-            _require_sound_rules(model, BatchList(data.rows(slice(example, example + 1))), options)
+    singles = [data.rows(slice(k, k + 1))[0] for k in (0, len(data) - 1)]
+
+    def measure(one: Batch) -> None:
+        alone, checked = BatchList([one]), replace(options, outputs="full", check="every")
+        kernels_of(prepare(model, alone, checked), alone, None)
+
+    require_sound_fallback(recorder or engine.recorder, batches, reason, singles, measure)
     try:
         return compute(engine, data, other)
     except RuntimeError as error:
         if isinstance(error, TheodoliteError) or not isinstance(reason, NotFollowedError):
             raise
         raise reason from error  # plain autograd refuses too
-
-
-def _require_sound_rules(model: nn.Module, one: BatchList, options: EngineOptions) -> None:
-    """Raise if a single example disagrees with autograd, because then a rule is wrong.
-
-    Otherwise only the division of the batch among its examples was wrong.
-    """
-    engine = prepare(model, one, replace(options, outputs="full", check="every"))
-    try:
-        kernels_of(engine, one, None)
-    except DisagreementError as error:
-        functions = sorted({use.function for use in engine.single_run.uses})
-        raise CaptureError(f"{error}; {engine.recorder.wrong_rule(functions)}") from error
-    except NotFollowedError:
-        return  # rounding of what vanishes
 
 
 def kernels_of(

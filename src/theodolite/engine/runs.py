@@ -18,10 +18,9 @@ from theodolite.engine.check import (
     Rounding,
     SingleRun,
     as_real,
-    disagreement,
+    not_followed,
     plain_gradients,
     require_finite,
-    require_unchanged,
 )
 from theodolite.engine.layers import Ownership
 from theodolite.engine.readouts import OutputChoice, Readout, read_outputs
@@ -303,12 +302,7 @@ class ModelRecorder:
         assert self.batch is not None
         one = self.batch.take([row])
         seen = [(self.batch, run.outputs.detach()), (one, single.outputs.detach())]
-        return disagreement(Cause.SINGLE_EXAMPLE, text, seen)
-
-    def require_unchanged(self, error: NotFollowedError) -> None:
-        """Check that batches whose outputs differed before still have these outputs."""
-        pairs = [(self.values(batch), then) for batch, then in error.seen]
-        require_unchanged(pairs, self.tolerance)
+        return not_followed(Cause.SINGLE_EXAMPLE, text, seen)
 
     def run_single(self, batch: Batch, example: int | None = None) -> ForwardRun:
         """One example by itself.
