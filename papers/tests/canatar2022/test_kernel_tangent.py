@@ -102,7 +102,6 @@ BROKEN = {
     "fig8-rank": {"participation_train_end": 31.0},
     "fig8-share": {"norm_share_train_end": 0.19},
     "fig8-dominates": {"trace_share_train_end": 0.49},
-    "fig8-dominates-norm": {"norm_share_train_end": 0.49},
     "fig7-literal": {"test_accuracy": 0.9},
 }
 

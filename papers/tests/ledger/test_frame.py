@@ -114,6 +114,27 @@ class TestVerdicts:
         verdict = judge_claim(Claim("x", "both", check), "lite", results_of(1, 2, 3))
         assert (verdict.status, verdict.decider.name) == ("fails", "value2")
 
+    @pytest.mark.parametrize(
+        ("values", "text"),
+        [
+            ((1, 2, 3), "mixed (over 3 seeds)"),
+            ((1,), "one seed: holds in 1 of 2 comparisons"),
+            ((8, 9, 10), "holds (over 3 seeds)"),
+            ((1, 7, 13), "undecided (over 3 seeds)"),  # the second one is inside the noise
+        ],
+    )
+    def test_comparisons_that_stand_apart_and_disagree_are_mixed(self, values, text):
+        """Conditions that must be met together fail instead."""
+
+        def check(runs):
+            value = runs.mean("value")
+            return decided(above("first", value, -100), above("second", value, 6))
+
+        claim = Claim("x", "both", check, apart=True)
+        assert str(judge_claim(claim, "lite", results_of(*values))) == text
+        together = judge_claim(replace(claim, apart=False), "lite", results_of(1, 2, 3))
+        assert together.status == "fails"
+
     def test_a_bound_of_ours_never_fails_the_paper(self):
         claim = made_study().claims[0]
         excuse = "misses a bound of ours"
@@ -157,7 +178,7 @@ class TestVerdicts:
         claim = Claim("x", "mean", between({"value": "value"}, low=102.0), "all", unit="network")
         verdict = judge_claim(claim, "lite", Results(runs))
         assert verdict.decider.unit == "3 networks"
-        assert str(verdict) == "undecided (3 networks)"
+        assert str(verdict) == "undecided (3 networks of one seed)"
 
     def test_a_calculation_needs_no_seeds(self):
         claim = replace(made_study().claims[0], unit="calculation")
@@ -216,7 +237,7 @@ class TestVerdicts:
     def test_undecided_is_neither(self):
         claim = Claim("x", "cannot be told", lambda _: outcome(None), premise="it is fitted")
         verdict = judge_claim(claim, "lite", results_of(1))
-        assert str(verdict) == "undecided (its premise did not come about: it is fitted)"
+        assert str(verdict) == "undecided (needs that it is fitted)"
         plain = judge_claim(replace(claim, premise=""), "lite", results_of(1))
         assert str(plain) == "undecided (these runs cannot decide it)"
 

@@ -173,13 +173,17 @@ def _input_hurts(runs: Results) -> Outcome:
 
 def _misranked(runs: Results) -> Outcome:
     """Share of the pairs of runs, ten points apart, that CKA gets wrong."""
-    accuracy, last = runs["test_accuracy"], profiles(runs, "target_train")[:, -1]
+    accuracy = runs["test_accuracy"]
     worse = accuracy[:, None] + 0.1 <= accuracy[None, :]
     if not worse.any():
         return outcome(None, pairs=0)
-    share = (last[:, None] > last[None, :])[worse].mean()
+    last = {name: profiles(runs, f"target_{name}")[:, -1] for name in ("train", "test")}
+    share = {
+        name: (values[:, None] > values[None, :])[worse].mean() for name, values in last.items()
+    }
     return decided(
-        above("share of pairs misranked", share, _MISRANKED, strict=False, possible=SHARE),
+        above("share of pairs misranked", share["train"], _MISRANKED, strict=False, possible=SHARE),
+        share_on_test_images=share["test"],
         pairs=worse.sum(),
     )
 

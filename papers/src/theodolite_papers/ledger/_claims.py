@@ -130,6 +130,8 @@ class Claim:
             random, or an identity is checked up to rounding.
         kept: the runs that the check looks at, where it leaves some aside; these are counted.
         premise: what must have come about for anything to be decided.
+        apart: whether each condition is a comparison of its own, such as one for each data set, or
+            for each reading of the paper's words: met by some and missed by others is mixed.
     """
 
     id: str
@@ -142,6 +144,7 @@ class Claim:
     unit: Literal["", "network", "calculation"] = ""
     kept: Callable[[Results], Results] | None = None
     premise: str = ""
+    apart: bool = False
 
 
 def outcome(holds: bool | np.bool | None, **numbers: Number) -> Outcome:

@@ -73,8 +73,12 @@ class Verdict:
         """``holds (5 of 5 seeds, pass rate at least 55 %)``, ``one seed: holds``."""
         if self.status == ONE_SEED:
             held = [bool(one.holds) for one in self.outcomes.values()]
+            noun = "runs"
+            if self.claim.apart:
+                held = [c.holds for one in self.outcomes.values() for c in one.conditions]
+                noun = "comparisons"
             if len(set(held)) > 1:
-                return f"one {self.repeat}: holds in {sum(held)} of {len(held)} runs"
+                return f"one {self.repeat}: holds in {sum(held)} of {len(held)} {noun}"
             if held[0]:
                 return f"one {self.repeat}: holds"
             return f"one {self.repeat}: {self.reason or 'does not hold'}"
@@ -90,7 +94,9 @@ class Verdict:
         if self.claim.unit == "calculation":
             return "an identity or a calculation, seeds do not matter"
         if self.seeds < 2:
-            return self.decider.unit if self.decider else counted(self.seeds, self.repeat)
+            if self.decider is None or self.decider.unit == counted(self.seeds, self.repeat):
+                return counted(self.seeds, self.repeat)
+            return f"{self.decider.unit} of one {self.repeat}"
         if self.passed is None:
             return f"over {counted(self.seeds, self.repeat)}"
         if self.open:
@@ -135,7 +141,7 @@ def judge_claim(
     status = _combined([group.status for group in groups])
     reason = ""
     if all(one.holds is None for one in outcomes.values()):
-        premise = f"its premise did not come about: {claim.premise}"
+        premise = f"needs that {claim.premise}"
         reason = premise if claim.premise else "these runs cannot decide it"
     missed = not any(one.holds for one in outcomes.values())
     if excuse and (status in ("fails", "mixed") or (status == ONE_SEED and missed)):
@@ -143,7 +149,10 @@ def judge_claim(
         reason = excuse if missed else f"{excuse} on some runs"
     if size not in claim.sizes:
         status = "reported"
-    passed, undecided = (None, 0) if held is None else (held.count(True), held.count(None))
+    if held is None or claim.apart:
+        passed, undecided = None, 0
+    else:
+        passed, undecided = held.count(True), held.count(None)
     return Verdict(claim, size, status, outcomes, seeds, passed, undecided, shown, repeat, reason)
 
 
@@ -214,7 +223,16 @@ class _Group:
             ]
             status = {True: "holds", False: "fails", None: "undecided"}[all_of(found)]
         else:
-            status = _status(found, [place for _, place, _ in conditions], count)
+            places = [place for _, place, _ in conditions]
+            status = _status(found, places, count)
+            if claim.apart and None not in found:
+                each = zip(*(one.conditions for one in outcomes), strict=True)
+                status = _combined(
+                    [
+                        _status([one.holds for one in same], [place], count)
+                        for same, place in zip(each, places, strict=True)
+                    ]
+                )
         return cls(status, tuple(conditions))
 
 

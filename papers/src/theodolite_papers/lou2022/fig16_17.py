@@ -222,6 +222,7 @@ STUDY = Study(
             "a data set)",
             _on_each(_lower),
             scope="all",
+            apart=True,
         ),
         Claim(
             "lou2022.fig16-17.accuracy",
