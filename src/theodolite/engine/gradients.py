@@ -398,11 +398,9 @@ def _accumulated(
     singles = [on_device.take(slice(k, k + 1)) for k in (0, len(data) - 1)]
 
     def measure(one: Batch) -> None:
-        labels, single = (
-            torch.zeros(1, dtype=torch.long),
-            replace(recorder, check=ExampleCheck("every")),
-        )
-        GradientAccumulation(single, loss, labels, False).run(one, 1)
+        single = replace(recorder, check=ExampleCheck("every"))
+        label = torch.zeros(1, dtype=torch.long)
+        GradientAccumulation(single, loss, label, False).run(one, 1)
 
     require_sound_fallback(recorder, [on_device], error, singles, measure)
     work = accumulate(True)

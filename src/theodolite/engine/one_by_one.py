@@ -82,8 +82,8 @@ def require_sound_fallback(
         except DisagreementError as wrong:
             functions = sorted({use.function for use in recorder.run(one).uses})
             raise CaptureError(f"{wrong}; {recorder.wrong_rule(functions)}") from wrong
-        except NotFollowedError:  # rounding of gradients that nearly vanish
-            continue
+        except NotFollowedError:
+            continue  # rounding of what vanishes
 
 
 def can_run_one_by_one(error: Exception) -> bool:
