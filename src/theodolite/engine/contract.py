@@ -1,8 +1,8 @@
 """From factors of two blocks of examples to a block of the tangent kernel.
 
 Every route fills the same target: a matrix with one row for each (example, output) pair of the
-first block and one column for each pair of the second. If both blocks are the same, only blocks on
-and above the diagonal are computed, and :meth:`KernelBlock.mirror` completes them.
+first block and one column for each pair of the second. If both blocks are the same, only stripes
+down to the diagonal are computed, and :meth:`KernelBlock.mirror` completes them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -86,19 +86,19 @@ class KernelBlock:
         diagonal = kernel.diagonal(dim1=1, dim2=3)  # (nx, ny, c)
         self.values.add_(diagonal.sum(2) if self.mode == "trace" else diagonal.permute(2, 0, 1))
 
-    def mirror(self, size: int, symmetrize: bool) -> None:
-        """Complete a symmetric block from the part on and above its diagonal blocks.
+    def mirror(self, span: int, symmetrize: bool) -> None:
+        """Complete a symmetric block from the part on and above its diagonal stripes.
 
         Args:
-            size: Examples per block.
-            symmetrize: Whether rounding may have made the diagonal blocks slightly asymmetric.
+            span: Examples per stripe.
+            symmetrize: Whether rounding may have made the diagonal squares slightly asymmetric.
         """
         for matrix in self.matrices():
             if matrix.is_cuda and symmetrize and matrix.numel() <= _SMALL:
                 upper = matrix.triu(1)  # three kernel launches for any number of blocks
                 matrix.triu_().add_(upper.T)
                 continue
-            for rows in spans(len(matrix), size * self.width):
+            for rows in spans(len(matrix), span * self.width):
                 if rows.start:
                     matrix[rows, : rows.start] = matrix[: rows.start, rows].T
                 if symmetrize:
@@ -219,15 +219,18 @@ class Contraction:
 
     Args:
         tile_bytes: Size of intermediate results.
-        span: Examples per block of a symmetric kernel.
+        span: Examples per stripe of a symmetric block.
+        symmetric: Whether both sides are the same factors. Only the part on and above the diagonal
+            stripes is then filled; :meth:`KernelBlock.mirror` completes it.
     """
 
     tile_bytes: int
     span: int
+    symmetric: bool
 
     def add(
         self, left: Factors | None, right: Factors | None, block: KernelBlock, overwrite: bool
-    ) -> bool:
+    ) -> None:
         """Add the kernel of one group, or overwrite the block with it.
 
         Args:
@@ -235,26 +238,21 @@ class Contraction:
             right: Factors of the second side.
             block: The block.
             overwrite: Whether to overwrite the block.
-
-        Returns:
-            False if only the part on and above the diagonal was computed, so that the caller must
-            mirror it. It has no meaning if the two sides differ.
         """
         if left is None or right is None:
             if overwrite:
                 block.values.zero_()
-            return True
+            return
+        contract: Callable[[Any, Any, KernelBlock, bool], None] = self._positions
         if isinstance(left, MixedFactors) or isinstance(right, MixedFactors):
-            self._mixed(left, right, block, overwrite)
-            return False
-        contract: Callable[[Any, Any, KernelBlock, bool], bool] = self._positions
-        if isinstance(left, DenseFactors):
+            contract = self._mixed
+        elif isinstance(left, DenseFactors):
             contract = self._stored_gradients
         elif left.route == "gradients":
             contract = self._formed_gradients
         elif _single_position(left) and _single_position(right):
             contract = self._hadamard
-        return contract(left, right, block, overwrite)
+        contract(left, right, block, overwrite)
 
     def _mixed(self, left: Factors, right: Factors, block: KernelBlock, overwrite: bool) -> None:
         """Products with products, lookups with lookups, and each with the other."""
@@ -266,16 +264,16 @@ class Contraction:
         if outer is not None and other_lookup is not None:
             between = crossed(outer, other_lookup)
             block.add_full(between)
-        if left is not right:
+        if not self.symmetric:
             between = None
             if other_outer is not None and lookup is not None:
                 between = crossed(other_outer, lookup)
         if between is not None:
             block.add_full(between.permute(2, 3, 0, 1))
 
-    def _ranges(self, left: int, right: int, same: bool) -> Iterator[tuple[slice, slice]]:
-        """Ranges that cover a block, or the part on and above its diagonal blocks."""
-        if not same:
+    def _ranges(self, left: int, right: int) -> Iterator[tuple[slice, slice]]:
+        """Ranges that cover a block, or the part on and above its diagonal stripes."""
+        if not self.symmetric:
             yield slice(0, left), slice(0, right)
             return
         for columns in spans(right, self.span):
@@ -283,49 +281,43 @@ class Contraction:
 
     def _stored_gradients(
         self, left: DenseFactors, right: DenseFactors, block: KernelBlock, overwrite: bool
-    ) -> bool:
-        """Inner products of stored gradients."""
-        pieces = left.pieces()
-        return self._gram(pieces, pieces if left is right else right.pieces(), block, overwrite)
-
-    def _gram(
-        self, left: Sequence[Tensor], right: Sequence[Tensor], block: KernelBlock, overwrite: bool
-    ) -> bool:
-        """Inner products of gradients, (n, c, ...) in pieces whose products add."""
-        same = True
-        for a, b in zip(left, right, strict=True):
-            same = a is b
-            J, H = block.split_output_grads(a.flatten(2)), block.split_output_grads(b.flatten(2))
-            for rows, columns in self._ranges(len(a), len(b), same):
-                targets = block.part(rows, columns).matrices()
-                for target, x, y in zip(targets, J, H, strict=True):
-                    _multiply(target, x[rows].flatten(0, 1), y[columns].flatten(0, 1), overwrite)
+    ) -> None:
+        """Inner products of stored gradients, (n, c, ...) in pieces whose products add."""
+        for a, b in zip(left.pieces(), right.pieces(), strict=True):
+            self._gram(a, b, block, overwrite)
             overwrite = False
-        return not same
+
+    def _gram(self, left: Tensor, right: Tensor, block: KernelBlock, overwrite: bool) -> None:
+        """Inner products of one piece of the gradients."""
+        J, J2 = (block.split_output_grads(side.flatten(2)) for side in (left, right))
+        for rows, columns in self._ranges(len(left), len(right)):
+            targets = block.part(rows, columns).matrices()
+            for target, x, y in zip(targets, J, J2, strict=True):
+                _multiply(target, x[rows].flatten(0, 1), y[columns].flatten(0, 1), overwrite)
 
     def _formed_gradients(
         self, left: OuterFactors, right: OuterFactors, block: KernelBlock, overwrite: bool
-    ) -> bool:
+    ) -> None:
         """Form gradients of all examples, some of their entries at a time."""
-        same, whole = left is right, True
-        for J in _gradient_parts(left, right, self):
-            whole &= self._gram([J[0]], [J[0] if same else J[1]], block, overwrite)
+        sides = (left,) if self.symmetric else (left, right)
+        for J in _gradient_parts(sides, self.tile_bytes):
+            self._gram(J[0], J[-1], block, overwrite)
             overwrite = False
-        return whole
 
     def _hadamard(
         self, left: PositionFactors, right: PositionFactors, block: KernelBlock, overwrite: bool
-    ) -> bool:
+    ) -> None:
         """One position: the elementwise product of a forward and a backward kernel."""
         gram = PositionGram(left, right)
         B = block.split_output_grads(left.output_grads.squeeze(3))
-        H = B if left is right else block.split_output_grads(right.output_grads.squeeze(3))
-        inner = gram.block(slice(None), slice(None)) if block.width > 1 else None  # much smaller
-        for rows, columns in self._ranges(len(B[0]), len(H[0]), left is right):
+        B2 = block.split_output_grads(right.output_grads.squeeze(3))
+        # With several outputs the forward kernel (n x n) is much smaller: it is computed once.
+        inner = gram.block(slice(None), slice(None)) if block.width > 1 else None
+        for rows, columns in self._ranges(len(B[0]), len(B2[0])):
             part = gram.block(rows, columns) if inner is None else inner[rows, :, columns]
             forward = _repeated(part, block.width)  # (nx, 1, ny * width)
             targets = block.part(rows, columns).matrices()
-            for target, x, y in zip(targets, B, H, strict=True):
+            for target, x, y in zip(targets, B, B2, strict=True):
                 pairs = torch.unflatten(target, 0, (-1, block.width))
                 factors = x[rows].flatten(0, 1), y[columns].flatten(0, 1)
                 if overwrite:
@@ -334,57 +326,55 @@ class Contraction:
                 else:
                     backward = factors[0] @ factors[1].T
                     pairs.addcmul_(backward.view(pairs.shape), forward)
-        return left is not right
 
     def _positions(
         self, left: PositionFactors, right: PositionFactors, block: KernelBlock, overwrite: bool
-    ) -> bool:
+    ) -> None:
         """G = A A'^T, then B^i G for all examples of a tile, then <B^i G, B'^j>."""
         gram = PositionGram(left, right)
         B = block.split_output_grads(left.output_grads)
-        H = block.split_output_grads(right.output_grads)
+        B2 = block.split_output_grads(right.output_grads)
         _, width, C, T = B[0].shape
         at_once = pairs_at_once(width, T)
         first = [_by_position(x) for x in B] if at_once else B
-        second = first if at_once and left is right else [_by_position(y) for y in H]
-        numbers = H[0].shape[3] * (width * (width * T if at_once else C) + 2 * T)
-        size = numbers * B[0].element_size()
+        second = first if at_once and self.symmetric else [_by_position(y) for y in B2]
+        # For one pair and one position of the second side: products at all pairs of positions, or
+        # B^i G; then G and a copy of it.
+        numbers = width * (width * T if at_once else C) + 2 * T
+        size = B2[0].shape[3] * numbers * B[0].element_size()
         contract = self._weighted if at_once else self._carried
-        for rows, columns in self._tiles((len(B[0]), len(H[0])), size, left is right):
+        for rows, columns in self._tiles((len(B[0]), len(B2[0])), size):
             inner = gram.block(rows, columns)
             targets = block.part(rows, columns).pairs()
             for target, x, y in zip(targets, first, second, strict=True):
                 total = contract(x[rows], inner, y[columns])
                 target.copy_(total) if overwrite else target.add_(total)
-        return left is not right
 
-    def _weighted(self, B: Tensor, G: Tensor, H: Tensor) -> Tensor:
+    def _weighted(self, B: Tensor, G: Tensor, B2: Tensor) -> Tensor:
         """<B^i(t), B'^j(t')> of all positions in one product, then the sum with weights G."""
-        (nx, T, width, C), (ny, S, _, _) = B.shape, H.shape
-        pairs = (B.reshape(-1, C) @ H.reshape(-1, C).T).view(nx, T, width, ny, S, width)
+        (nx, T, width, C), (ny, S, _, _) = B.shape, B2.shape
+        pairs = (B.reshape(-1, C) @ B2.reshape(-1, C).T).view(nx, T, width, ny, S, width)
         return pairs.mul_(G[:, :, None, :, :, None]).sum((1, 4))
 
-    def _carried(self, B: Tensor, G: Tensor, H: Tensor) -> Tensor:
+    def _carried(self, B: Tensor, G: Tensor, B2: Tensor) -> Tensor:
         """B^i G, then <B^i G, B'^j>, each in one launch and without a copy.
 
         The products of all examples are written side by side: each position of the second side has
         one contiguous matrix of all examples and outputs.
         """
         nx, width, C, _ = B.shape
-        ny, S, _, _ = H.shape
+        ny, S, _, _ = B2.shape
         inner = G.flatten(2).transpose(1, 2)  # (nx, ny T', T)
         carried = B.new_empty(ny * S, nx, width * C)
         torch.bmm(inner, B.flatten(1, 2).mT, out=carried.transpose(0, 1))
-        rows, others = carried.view(ny * S, nx * width, C), H.flatten(0, 1)
+        rows, others = carried.view(ny * S, nx * width, C), B2.flatten(0, 1)
         values = torch.bmm(rows, others.mT).view(ny, S, nx, width, width)
         return values.sum(1).permute(1, 2, 0, 3)
 
-    def _tiles(
-        self, sizes: tuple[int, int], size: int, same: bool
-    ) -> Iterator[tuple[slice, slice]]:
+    def _tiles(self, sizes: tuple[int, int], size: int) -> Iterator[tuple[slice, slice]]:
         """Ranges of examples whose intermediate results fit, from the bytes per pair."""
         pairs = max(1, self.tile_bytes // max(1, size))
-        for rows, columns in self._ranges(*sizes, same):
+        for rows, columns in self._ranges(*sizes):
             height = min(rows.stop, pairs)
             length = columns.stop - columns.start
             parts = -(-length // max(1, pairs // height))
@@ -427,15 +417,12 @@ def _by_position(output_grads: Tensor) -> Tensor:
     return output_grads.permute(0, 3, 1, 2).contiguous()
 
 
-def _gradient_parts(
-    left: OuterFactors, right: OuterFactors, contraction: Contraction
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Entries of the gradients of both sides, (n, c, ...), as many at a time as fit a tile."""
-    sides = (left,) if left is right else (left, right)
-    n, c, C, _ = left.output_grads.shape
-    size = n * c * left.output_grads.element_size()
-    usable = contraction.tile_bytes // 2
-    for offsets in _offset_parts(left, usable // (size * C)):
+def _gradient_parts(sides: Sequence[OuterFactors], tile_bytes: int) -> Iterator[list[Tensor]]:
+    """Entries of the gradients of every side, (n, c, ...), as many at a time as fit a tile."""
+    n, c, C, _ = sides[0].output_grads.shape
+    size = n * c * sides[0].output_grads.element_size()
+    usable = tile_bytes // 2
+    for offsets in _offset_parts(sides[0], usable // (size * C)):
         columns = [_columns(side, offsets) for side in sides]
         most = max(1, usable // (size * columns[0].shape[1]))
         for rows in spans(C, -(-C // -(-C // most))):  # equal heights
@@ -443,11 +430,9 @@ def _gradient_parts(
                 _output_grad_rows(side, rows) @ values.mT  # (n, c C, columns)
                 for side, values in zip(sides, columns, strict=True)
             ]
-            formed = [part.view(len(part), c, -1) for part in formed]
-            yield formed[0], formed[-1]
-    if left.has_bias:
-        sums = [side.output_grads.sum(3) for side in sides]
-        yield sums[0], sums[-1]
+            yield [part.view(len(part), c, -1) for part in formed]
+    if sides[0].has_bias:
+        yield [side.output_grads.sum(3) for side in sides]
 
 
 def _output_grad_rows(side: OuterFactors, rows: slice) -> Tensor:

@@ -305,22 +305,21 @@ class KernelEngine:
         self, layer: str, left: Collected, right: Collected, block: KernelBlock, plan: Plan
     ) -> None:
         """Overwrite a block with the kernel of one layer."""
-        contraction = self.contraction(plan, layer, len(left.outputs))
+        symmetric = left is right
+        contraction = self.contraction(plan, layer, len(left.outputs), symmetric)
         indices = self.groups_of(layer)
         if not indices:
             block.values.zero_()
-        whole = True
         with without_autocast(self.device):
             for rank, index in enumerate(indices):
-                factors = left.factors[index], right.factors[index]
-                whole &= contraction.add(*factors, block, rank == 0)
-        if left is right and not whole:
+                contraction.add(left.factors[index], right.factors[index], block, rank == 0)
+        if symmetric and indices:
             # On a GPU the product of a matrix with itself is exactly symmetric.
             routes = {plan.groups[index].route for index in indices}
             exact = self.device.type == "cuda" and "positions" not in routes
             block.mirror(contraction.span, symmetrize=not exact)
 
-    def contraction(self, plan: Plan, layer: str, examples: int) -> Contraction:
+    def contraction(self, plan: Plan, layer: str, examples: int, symmetric: bool) -> Contraction:
         """The contraction for a layer. A symmetric block is computed in stripes of columns.
 
         Each stripe ends at the diagonal, so more stripes save more work; fewer are larger products.
@@ -331,7 +330,7 @@ class KernelEngine:
         span = -(-examples // stripes)
         if heaviest is not None and heaviest.route != "positions":
             span = self._rounded_to_tiles(span, examples)
-        return Contraction(plan.tile_bytes, span)
+        return Contraction(plan.tile_bytes, span, symmetric)
 
     def _stripes(self, heaviest: GroupPlan | None, examples: int) -> int:
         if heaviest is None:
