@@ -311,7 +311,7 @@ class Outer:
         patches = self.geometry.columns(self.inputs)  # (n, offsets, channels, T)
         return patches.transpose(1, 2).flatten(1, 2).transpose(1, 2)
 
-    def jacobian(self, gradient: Tensor) -> Tensor:
+    def example_gradients(self, gradient: Tensor) -> Tensor:
         """Gradient of every example with respect to the tensor, (n, C, D) or (n, D, C)."""
         J = self.output_grads(gradient) @ self.rows_of_inputs().to(gradient.dtype)
         return J.transpose(1, 2) if self.transposed else J
@@ -331,7 +331,7 @@ class Lookup:
     output_grads: OutputGrads
     rows: int
 
-    def jacobian(self, gradient: Tensor) -> Tensor:
+    def example_gradients(self, gradient: Tensor) -> Tensor:
         """Gradient of every example with respect to the table, (n, rows, D)."""
         output_grad = self.output_grads(gradient)
         table = output_grad.new_zeros(len(output_grad), self.rows, output_grad.shape[1])
@@ -344,19 +344,19 @@ class Dense:
     """Any other tensor: the gradient of every example itself.
 
     Args:
-        jacobian: Function from the gradient of the call's result (a tuple for several results) to
-            the gradient of every example with respect to the tensor, (n, ...).
+        example_gradients: Function from the gradient of the call's result (a tuple for several
+            results) to the gradient of every example with respect to the tensor, (n, ...).
         output_grads: Set for a bias that is added at every position of an :class:`Outer` of the
             same call. Function from the result's gradient to (n, C, T), whose sum over T is the
-            Jacobian.
+            gradient.
         own_rows: Whether the tensor has one part per example and only this part is returned.
         axis: The axis of these parts in the tensor.
         needs: Tensors that must not be overwritten before the backward pass.
-        joint: The Jacobians of several gradients at once, from (outputs, n, ...) to (outputs, n,
-            ...); None if this needs a vectorised call.
+        joint: The same for several outputs at once, from (outputs, n, ...) to (outputs, n, ...);
+            None if this needs a vectorised call.
     """
 
-    jacobian: Callable[[Any], Tensor]
+    example_gradients: Callable[[Any], Tensor]
     output_grads: OutputGrads | None = None
     own_rows: bool = False
     axis: Axis | None = None

@@ -402,7 +402,7 @@ def _norm(tensor: Tensor) -> Float[Tensor, ""]:
     return torch.linalg.vector_norm(torch.cat([_norms(part) for part in parts]))
 
 
-def lengths(tensors: Sequence[Tensor]) -> Float[Tensor, " m"]:
+def norms_of(tensors: Sequence[Tensor]) -> Float[Tensor, " m"]:
     """Norms of several real tensors in float64 on the CPU; waits for the device once."""
     if not tensors:
         return torch.zeros(0, dtype=torch.float64)
@@ -726,7 +726,7 @@ def compare_gradients(
         DisagreementError: If a parameter differs.
     """
     names = list(dict.fromkeys([*found, *wanted]))
-    known = dict(zip(wanted, lengths(list(wanted.values())).tolist(), strict=True))
+    known = dict(zip(wanted, norms_of(list(wanted.values())).tolist(), strict=True))
     terms = dict(zip(sizes, torch.stack([*sizes.values()]).tolist() if sizes else (), strict=True))
 
     def difference(name: str) -> Tensor:
@@ -861,7 +861,7 @@ def _compare_block(
     if left is not right:
         of_columns = rerun_gradients(recorder, right, right.weights_by_output(mode))
     for first, second in zip(of_rows, of_columns, strict=True):
-        norms = lengths([*first.values()])
+        norms = norms_of([*first.values()])
         squares.append(dict(zip(first, norms.square(), strict=True)))
         products = squares[-1]
         if left is not right:
@@ -883,7 +883,7 @@ def _compare_block(
     parts = [_entries(kernel, rows, columns, mode) for kernel in kernels.values()]
     v = v.to(some)
     forms = torch.stack([part @ v for part in parts]).to(u) @ u
-    by_layer, sizes = (dict(zip(kernels, found, strict=True)) for found in (forms, lengths(parts)))
+    by_layer, sizes = (dict(zip(kernels, found, strict=True)) for found in (forms, norms_of(parts)))
     compare_forms(recorder, by_layer, wanted, sizes)
 
 
@@ -972,7 +972,7 @@ def with_groups(
         squares.append(torch.cat([part.squared_norms() for part in parts]))
     terms = torch.stack(squares).clamp(min=0.0) * sum(weights.square() for weights in sets)
     sizes = terms.sum((1, 2)).sqrt()
-    norms = torch.linalg.vector_norm(lengths(sums).view(len(factors), len(sets)), dim=1)
+    norms = torch.linalg.vector_norm(norms_of(sums).view(len(factors), len(sets)), dim=1)
     names = [own.names for own in factors]
     pairs = zip(norms, sizes, strict=True)
     return replace(checked_batch, groups=dict(zip(names, pairs, strict=True)))

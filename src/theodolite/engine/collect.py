@@ -399,7 +399,7 @@ class DenseCollector(Collector):
             super().add_joint(outputs, gradients)
             return
         for use, (given,) in zip(self._uses, gradients, strict=True):
-            rows = _joint_jacobian(use.structure, given)
+            rows = _joint_example_gradients(use.structure, given)
             rows = rows.reshape(*rows.shape[:2], -1).transpose(0, 1)
             rows = scaled(rows, use.origin.scale).to(self.sizes.dtype)
             target = self._space(rows.shape[2])[self._rows, outputs.start : outputs.stop]
@@ -416,14 +416,14 @@ class DenseCollector(Collector):
         return DenseFactors(self.group.parameters, [self._gradients], self._parameter.shape)
 
 
-def _joint_jacobian(structure: Any, gradients: Tensor) -> Tensor:
+def _joint_example_gradients(structure: Any, gradients: Tensor) -> Tensor:
     """Gradients of every example, (outputs, n, ...), from those of several outputs."""
     if structure.joint is not None:
         return structure.joint(gradients)
     try:
-        return quiet_vmap(structure.jacobian)(gradients)
+        return quiet_vmap(structure.example_gradients)(gradients)
     except RuntimeError:  # an operation that cannot be vectorised
-        return torch.stack([structure.jacobian(part) for part in gradients])
+        return torch.stack([structure.example_gradients(part) for part in gradients])
 
 
 Item = TypeVar("Item")
@@ -502,8 +502,8 @@ def use_gradients(
         else gradient
         for gradient, shape in zip(given, use.results, strict=True)
     )
-    jacobian: Callable[[Any], Tensor] = structure.jacobian
-    rows = jacobian(filled if len(filled) > 1 else filled[0])
+    example_gradients: Callable[[Any], Tensor] = structure.example_gradients
+    rows = example_gradients(filled if len(filled) > 1 else filled[0])
     if isinstance(structure, Dense) and structure.own_rows:
         return torch.cat([_own_part(use, structure, rows, k, parameter) for k in range(len(rows))])
     rows = rows.reshape(len(rows), *origin.tensor.shape)

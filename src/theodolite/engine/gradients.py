@@ -30,7 +30,7 @@ from theodolite.engine.check import (
     check_loss,
     check_rows,
     compare_gradients,
-    lengths,
+    norms_of,
     part_gradients,
     require_check,
     require_finite,
@@ -128,10 +128,10 @@ class UnitSums:
         cls, gram: Float[Tensor, "*layers n n"], membership: Float[Tensor, "n k"]
     ) -> "UnitSums":
         """The sums of layers from the inner products of their gradients, in float64."""
-        lengths = gram.diagonal(dim1=-2, dim2=-1).clamp(min=0.0).sqrt()
-        scale = torch.where(lengths > 0, 1 / lengths, torch.zeros_like(lengths))
+        norms = gram.diagonal(dim1=-2, dim2=-1).clamp(min=0.0).sqrt()
+        scale = torch.where(norms > 0, 1 / norms, torch.zeros_like(norms))
         cosines = gram * scale.unsqueeze(-2) * scale.unsqueeze(-1)
-        counts = (lengths > 0).double() @ membership
+        counts = (norms > 0).double() @ membership
         by_class = membership.mT @ cosines @ membership
         means = (1 / counts.clamp(min=1.0)).unsqueeze(-1)
         both = (means.mT @ by_class @ means).squeeze((-2, -1))
@@ -897,16 +897,16 @@ class GradientAccumulation:
             part = own[rows]  # the weights of all other examples are zero
             total = part.weighted_sums([slice(0, len(part))], weights)[0]
             for name, piece in own.unpack(total).items():
-                # The entries of a derived parameter have another order, so lengths are compared.
+                # The entries of a derived parameter have another order, so norms are compared.
                 arranged = torch.linalg.vector_norm if name in derived else torch.flatten
                 found[name], sizes[name] = arranged(piece), size
                 if name in wanted:
                     wanted[name] = arranged(wanted[name])
         compare_gradients(self._recorder, found, wanted, sizes)
         norms = (table[:, single_row].sqrt() * example_weights[single_row].abs()).cpu()
-        lengths_of = dict(zip(single, lengths([*single.values()]).tolist(), strict=True))
+        single_norms = dict(zip(single, norms_of([*single.values()]).tolist(), strict=True))
         wanted_norms = torch.tensor(
-            [math.hypot(*(lengths_of.get(name, 0.0) for name in own.names)) for own in groups],
+            [math.hypot(*(single_norms.get(name, 0.0) for name in own.names)) for own in groups],
             dtype=torch.float64,
         )
         scales = torch.maximum(norms, wanted_norms)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +34,7 @@ from theodolite.engine.collect import (
     compact,
 )
 from theodolite.engine.contract import Contraction, KernelBlock
-from theodolite.engine.factors import Factors
+from theodolite.engine.factors import Factors, wide_dtype
 from theodolite.engine.inputs import BatchList, ExampleBlock
 from theodolite.engine.layers import Ownership, own_parameters, require_real, unwrap
 from theodolite.engine.plan import (
@@ -51,26 +52,32 @@ from theodolite.engine.readouts import Mode, resolve_outputs, resolve_readout
 from theodolite.engine.runs import ForwardRun, ModelRecorder
 from theodolite.engine.state import require_fixed_mode, without_autocast
 
-_HALF = (torch.float16, torch.bfloat16)
 # Output gradients up to this size share one backward pass.
 _FEW_BYTES = {"cpu": 2**25, "cuda": 2**28}
 # On a GPU larger output gradients share a pass too, if a pass of one output has few examples.
-_FILLING_EXAMPLES = 112
-_JOINT_EXAMPLES = 512
+_FILLING_EXAMPLES = 112  # a pass of more examples keeps a GPU busy with one output
+_JOINT_EXAMPLES = 512  # examples times outputs of a joint pass, about
 _JOINT_BYTES = 2**30, 2**32  # least and most; between them the plan decides
-# Route -> sizes that keep a GPU busy: rows of the kernel in each stripe of a symmetric kernel
-# (products must not be too narrow), and multiply-adds of a stripe (longer than a launch).
-_STRIPES: dict[Route, tuple[int, float]] = {
-    "hadamard": (2000, 4e9),
-    "gradients": (240, 4e9),
-    "positions": (120, 2e10),
+
+
+class _StripeSize(NamedTuple):
+    """The smallest stripe of a symmetric kernel that keeps a machine busy."""
+
+    rows: int  # of the kernel: products must not be too narrow
+    products: float  # multiply-adds: longer than a launch
+
+
+_STRIPES: dict[Route, _StripeSize] = {
+    "hadamard": _StripeSize(2000, 4e9),
+    "gradients": _StripeSize(240, 4e9),
+    "positions": _StripeSize(120, 2e10),
 }
 _MOST_STRIPES = 32
 _TILE_ROWS = 128  # rows of a product that a GPU processes together
-_CPU_STRIPES: dict[Route, tuple[int, float]] = {
-    "hadamard": (128, 3.3e7),
-    "gradients": (128, 3.3e7),
-    "positions": (1, 3.3e7),
+_CPU_STRIPES: dict[Route, _StripeSize] = {
+    "hadamard": _StripeSize(128, 3.3e7),
+    "gradients": _StripeSize(128, 3.3e7),
+    "positions": _StripeSize(1, 3.3e7),
 }
 _VECTOR_ROWS = 8  # rows of a product that a CPU processes together
 
@@ -336,9 +343,9 @@ class KernelEngine:
         if heaviest is None:
             return 1
         on_gpu = self.device.type == "cuda"
-        least, cost = (_STRIPES if on_gpu else _CPU_STRIPES)[heaviest.route]
-        rows = examples * self._width
-        return max(1, min(_MOST_STRIPES, rows // least, examples, round(heaviest.cost / cost)))
+        least = (_STRIPES if on_gpu else _CPU_STRIPES)[heaviest.route]
+        by_rows, by_cost = examples * self._width // least.rows, heaviest.cost / least.products
+        return max(1, min(_MOST_STRIPES, by_rows, examples, round(by_cost)))
 
     def _rounded_to_tiles(self, span: int, examples: int) -> int:
         """Long stripes whose rows fill whole tiles or vectors, if whole examples allow it."""
@@ -387,8 +394,7 @@ def prepare(
         groups = dense_groups([], ownership.parameters)
         options = replace(options, batch_size=1)
         require_finite(inner, single_run.outputs, probe, [example])
-    dtype = options.dtype or single_run.outputs.dtype
-    dtype = torch.float32 if dtype in _HALF else dtype
+    dtype = wide_dtype(options.dtype or single_run.outputs.dtype)
     device = single_run.outputs.device
     layers = ownership.layers
     return KernelEngine(recorder, layers, groups, single_run, dtype, device, options, one_by_one)

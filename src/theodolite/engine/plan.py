@@ -155,6 +155,7 @@ Route = Literal["hadamard", "positions", "gradients"]
 # Multiply-adds in the time of moving one byte, in float32: 51 TFLOP/s and 4 TB/s on a large GPU,
 # 100 GFLOP/s and 15 GB/s on two CPU cores.
 _PRODUCTS_PER_BYTE = 6.0
+_SHIFT_MOVES = 14  # times that shifts for 3 x 3 patches move the numbers of a Gram matrix, about
 # A product with fewer columns takes as long as one with this many.
 _NARROW = 32
 _FEW_ROWS = 64
@@ -211,7 +212,7 @@ def contraction_costs(problem: ContractionSizes) -> dict[Route, float]:
     else:
         products, numbers = c * T * C * (T + max(c, _NARROW)), 2 * c * C * T
     position_products = p.pairs * (T * T * (p.pixels or D) + products)
-    position_numbers = p.pairs * (numbers + T * T * (14 if 0 < p.pixels < D else 2))
+    position_numbers = p.pairs * (numbers + T * T * (_SHIFT_MOVES if 0 < p.pixels < D else 2))
     # gradients of all examples, then their Gram matrix
     gradient_products = examples * c * T * C * D + p.pairs * c * c * C * D
     gradient_numbers = examples * (2 * c * C * D + 3 * T * D)
@@ -244,8 +245,8 @@ _TILE_BYTES = {"cpu": 2**25, "cuda": 2**31}
 _FILLING = 16  # least number of examples of a pass on a GPU, if there is enough memory
 _PASS_BYTES = {"cpu": 2**28, "cuda": 9 * 2**29}
 _KEPT_BYTES = 2**26  # of glibc, see state.raise_trim_threshold
-# Plans of so few bytes do not depend on how much is free, which takes long to find out: they are
-# the same for every limit from the second number on.
+# A plan of at most _LITTLE bytes is the same for every limit of at least _SURE bytes. So the free
+# memory, which takes long to find out, is not asked for.
 _LITTLE, _SURE = 2**27, 2**30
 
 
@@ -462,7 +463,8 @@ def _group_plan(
     T, C, D = problem.positions, outer[0].rows, problem.columns
     if route == "hadamard" and T > 1:
         route = "positions"
-    cost = contraction_costs(problem).get(route, 0.0)
+    cost = contraction_costs(problem).get(route, 0.0)  # 0: a forced route, not a possible one
+    # Gradients, C (D + 1) numbers, are kept if they are no larger than output gradients, C T.
     if route == "gradients" and D + (group.bias is not None) <= T:
         return GroupPlan(group, route, c * C * (D + 1), cost, stores_gradients=True)
     numbers = c * C * T + sum(structure.inputs.numel() for structure in outer)
@@ -475,6 +477,8 @@ def _table_plan(
     """Lookups, perhaps with products of the same table: factors are kept, not gradients."""
     c = sizes.outputs
     rows, width = ownership.parameters[group.parameter].shape
+    # A lookup is a product with one-hot columns: C is the width of a row. Comparing two tokens
+    # costs about one multiply-add, so D is one.
     tokens = sum(
         structure.tokens.shape[1] for structure in structures if isinstance(structure, Lookup)
     )

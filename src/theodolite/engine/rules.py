@@ -247,7 +247,7 @@ def _grouped(
 ) -> Structure:
     """For grouped convolutions, whose matrices are small, form the gradients themselves."""
 
-    def jacobian(gradient: Tensor) -> Tensor:
+    def example_gradients(gradient: Tensor) -> Tensor:
         output_grad = output_grads(gradient)
         rows = _rows(parts, geometry).to(output_grad.dtype)  # (n, T, channels offsets)
         rows = torch.unflatten(rows, 2, (groups, -1)).transpose(1, 2)
@@ -255,7 +255,7 @@ def _grouped(
         J = output_grad @ rows  # (n, groups, C / groups, D)
         return J.reshape(len(parts), -1, parts.shape[2] // groups, *geometry.kernel)
 
-    return Dense(jacobian, needs=(parts,))
+    return Dense(example_gradients, needs=(parts,))
 
 
 @register_rule(functional.embedding)
@@ -346,7 +346,7 @@ def _trailing(
     if not call.has_examples(inputs):
         return None
 
-    def jacobian(gradient: Tensor) -> Tensor:
+    def example_gradients(gradient: Tensor) -> Tensor:
         product = gradient if is_bias else gradient * normalized(inputs)
         return call.split_result(product).reshape(call.examples, -1, *shape).sum(1)
 
@@ -355,7 +355,9 @@ def _trailing(
         return products.reshape(len(products), call.examples, -1, *shape).sum(2)
 
     needs = () if is_bias else (inputs,)
-    return Dense(jacobian, needs=needs, joint=joint if _one_row_each(call, inputs) else None)
+    return Dense(
+        example_gradients, needs=needs, joint=joint if _one_row_each(call, inputs) else None
+    )
 
 
 def _channels(
@@ -365,7 +367,7 @@ def _channels(
     if not call.has_examples(inputs):
         return None
 
-    def jacobian(gradient: Tensor) -> Tensor:
+    def example_gradients(gradient: Tensor) -> Tensor:
         product = gradient if is_bias else gradient * normalized()
         parts = call.split_result(product)  # (n, k, channels, ...)
         return parts.flatten(3).sum((1, 3)) if parts.dim() > 3 else parts.sum(1)
@@ -375,7 +377,9 @@ def _channels(
         return products.flatten(3).sum(3) if products.dim() > 3 else products
 
     needs = () if is_bias else (inputs,)
-    return Dense(jacobian, needs=needs, joint=joint if _one_row_each(call, inputs) else None)
+    return Dense(
+        example_gradients, needs=needs, joint=joint if _one_row_each(call, inputs) else None
+    )
 
 
 def _one_row_each(call: Call, inputs: Tensor) -> bool:
@@ -433,7 +437,7 @@ def _reduced(call: Call, factor: Tensor | None, sign: float = 1.0) -> Structure:
     """Sum over the axes along which the parameter was repeated, for each example."""
     shape = tuple(call.source.shape)
 
-    def jacobian(gradient: Tensor) -> Tensor:
+    def example_gradients(gradient: Tensor) -> Tensor:
         product = gradient * sign if factor is None else gradient * factor
         parts = call.split_result(product)  # (n, shape for a single example)
         lead = parts.dim() - 1 - len(shape)
@@ -441,7 +445,7 @@ def _reduced(call: Call, factor: Tensor | None, sign: float = 1.0) -> Structure:
         repeated = [k + 1 for k, size in enumerate(shape) if size == 1 and parts.shape[k + 1] != 1]
         return parts.sum(repeated, keepdim=True) if repeated else parts
 
-    return Dense(jacobian, needs=() if factor is None else (factor,))
+    return Dense(example_gradients, needs=() if factor is None else (factor,))
 
 
 def replay(call: Call, keep: tuple[bool, ...]) -> Structure:
@@ -458,9 +462,11 @@ def replay(call: Call, keep: tuple[bool, ...]) -> Structure:
                 "one in which they cannot be distinguished"
             )
     own_rows = call.axes.get(id(call.source)) is not None and call.examples > 1
-    jacobian = _Replay(call, keep, own_rows)
+    example_gradients = _Replay(call, keep, own_rows)
     needs = tuple(t for t in tensors_in((call.args, call.kwargs)) if t is not call.source)
-    return Dense(jacobian, own_rows=own_rows, axis=call.axes.get(id(call.source)), needs=needs)
+    return Dense(
+        example_gradients, own_rows=own_rows, axis=call.axes.get(id(call.source)), needs=needs
+    )
 
 
 class _Replay:
