@@ -105,4 +105,4 @@ docs: $(DOCS)/.ready ## the documentation site with tutorials and ledger, in sit
 	$(DOCS)/bin/python -m mkdocs build --strict --quiet
 
 clean: ## remove environments and caches
-	rm -rf $(VENV) $(BENCH) $(CLEAN) $(VISION) $(DOCS) dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH) $(CLEAN) $(VISION) $(DOCS) dist site docs/ledger .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
