@@ -62,7 +62,7 @@ def test_a_training_that_fails_says_so_too(tmp_path, full_disk):
 
     with pytest.warns(UserWarning, match="not on disk") as said, pytest.raises(ZeroDivisionError):
         fail()
-    assert str(said[-1].message).startswith("1 of 2 measurements are not on disk (steps 1): ")
+    assert str(said[-1].message).startswith("1 of 2 measurements are not on disk (step 1): ")
 
 
 def models(seed=0):

@@ -354,9 +354,10 @@ class Monitor:
         self._writer.flush(self.history.run)
         if self._writer.waiting:
             steps = listed(map(str, self._writer.waiting), most=5)
+            steps = f"step {steps}" if len(self._writer.waiting) == 1 else f"steps {steps}"
             warn(
                 f"{len(self._writer.waiting)} of {len(self._records)} measurements are not on disk "
-                f"(steps {steps}): {self._writer.problem}. Save them while this process lives: "
+                f"({steps}): {self._writer.problem}. Save them while this process lives: "
                 "monitor.history.save(folder).",
                 UnwrittenWarning,
                 stacklevel=3,
