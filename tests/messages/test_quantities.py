@@ -177,6 +177,20 @@ def test_outputs_that_are_no_tensors():
         features(model, torch.ones(3, 2), "1")
 
 
+@pytest.mark.parametrize(
+    ("targets", "error", "message"),
+    [
+        (LABELS + 1, DomainError, r"targets: expected classes from 0 to 1, .* got 1 to 2"),
+        (torch.randn(4), ShapeError, r"class indices \(n,\) .* got float32 of shape \(4,\)"),
+        (torch.rand(4, 3), ShapeError, r"probabilities \(n, 2\) .* got float32 of shape \(4, 3\)"),
+    ],
+    ids=["classes", "numbers", "probabilities"],
+)
+def test_targets_that_do_not_fit_the_outputs(targets, error, message):
+    with pytest.raises(error, match=message):
+        gradient_sums(network(), IMAGES, targets)
+
+
 def test_examples_that_see_each_other():
     class Mixing(nn.Module):
         def __init__(self):

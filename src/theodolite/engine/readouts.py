@@ -189,11 +189,25 @@ def per_example_cross_entropy(
         return functional.binary_cross_entropy_with_logits(values, targets, reduction="none")
     if targets.ndim == 2 and targets.shape[1] == 1:
         targets = targets.squeeze(1)
-    if targets.ndim == 2:
+    count = outputs.shape[1]
+    if targets.ndim == 2 and targets.shape[1] == count:
         targets = targets.to(outputs.dtype)
-    elif not targets.is_floating_point():
+    elif targets.ndim == 1 and not targets.is_floating_point():
         targets = targets.long()
-    return functional.cross_entropy(outputs, targets, reduction="none")
+    else:
+        dtype = str(targets.dtype).removeprefix("torch.")
+        raise ShapeError(
+            f"targets: expected class indices (n,) or probabilities (n, {count}) for {count} "
+            f"outputs, got {dtype} of shape {tuple(targets.shape)}; pass loss= for other targets"
+        )
+    try:
+        return functional.cross_entropy(outputs, targets, reduction="none")
+    except IndexError as error:
+        raise DomainError(
+            f"targets: expected classes from 0 to {count - 1}, one for each output of the model, "
+            f"got {int(targets.min())} to {int(targets.max())}; relabel them, or give the model "
+            "more outputs"
+        ) from error
 
 
 Mode = Literal["full", "trace", "diagonal"]
