@@ -43,6 +43,7 @@ from theodolite.errors import (
 from theodolite.records import Note, Record
 from theodolite.surveys.context import Draws, EarlierResults, SurveyContext
 from theodolite.surveys.covariance import require_image_shape, without_matrices
+from theodolite.surveys.families import PARTS, Part
 from theodolite.surveys.fit import measure_loss, require_example_loss
 from theodolite.surveys.gradient import measure_gradient
 from theodolite.surveys.layers import Layer, Layout, survey_layers
@@ -52,7 +53,7 @@ from theodolite.surveys.probe import Probe, draw_fitting, require_order, reusabl
 from theodolite.surveys.progress import ProgressBar, shown_progress
 from theodolite.surveys.record import RecordBuilder
 from theodolite.surveys.results import Survey
-from theodolite.surveys.schedule import PARTS, Part, Schedule
+from theodolite.surveys.schedule import Schedule
 from theodolite.surveys.tangent import too_long
 from theodolite.surveys.targets import Task
 
