@@ -324,9 +324,10 @@ STUDIES = (
         draw=draw,
         stand_in={
             "smoke": "8x8 digits in the place of CIFAR-10",
-            "reduced": "learning rate 0.001, not 0.01; 10,000 images for 200 epochs, not 50,000 "
-            "for "
-            "40: as many steps; 5 Gaussian networks with 2,000 samples each, not 50",
+        },
+        remarks={
+            "reduced": "a control: learning rate 0.001, not 0.01; 10,000 images for 200 epochs, "
+            "not 50,000 for 40: as many steps; 5 Gaussian networks with 2,000 samples each, not 50",
         },
         not_run={
             "published": "a control of ours; maennel2020.fig2-4 has the printed rate",

@@ -515,9 +515,8 @@ STUDIES = (
             "smoke": "8x8 digits in the place of CIFAR-10",
             "lite": "learning rate 0.0007, not 0.002; images averaged to 16x16, 1500 examples (500 "
             "with random labels), batch 64, marks at 60 and 120 steps",
-            "reduced": "learning rate 0.0007, not 0.002",
         },
-        remarks={"reduced": _OPEN},
+        remarks={"reduced": f"a control: learning rate 0.0007, not 0.002; {_OPEN}"},
         not_run={"published": "a control of ours; maennel2020.table1-7 has the printed rate"},
     ),
     Study(
@@ -531,9 +530,8 @@ STUDIES = (
         seeds={"reduced": (101,)},
         stand_in={
             "smoke": "8x8 digits in the place of CIFAR-10",
-            "reduced": "no momentum, not 0.9",
         },
-        remarks={"reduced": _OPEN},
+        remarks={"reduced": f"a control: no momentum, not 0.9; {_OPEN}"},
         not_run={
             "published": "a control of ours; maennel2020.table1-7 has the printed momentum",
             "lite": "the question is about the paper's data and network",
