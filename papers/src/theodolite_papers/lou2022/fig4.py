@@ -34,10 +34,14 @@ __all__ = ["STUDY"]
 
 def _correlated(runs: Results) -> Outcome:
     cells = converged(runs)
-    rank = spearman(cells["height"], -cells["test_loss"]) if len(cells) > 2 else np.nan
+    rank, of_all = (
+        spearman(part["height"], -part["test_loss"]) if len(part) > 2 else np.nan
+        for part in (cells, runs)
+    )
     return decided(
         above("rank correlation", rank, possible=CORRELATION),
         premise=bool(np.isfinite(rank)),
+        of_all_cells=of_all,
         cells=len(cells),
     )
 
