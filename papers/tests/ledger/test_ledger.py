@@ -48,6 +48,7 @@ from theodolite_papers.ledger import (
 from theodolite_papers.ledger._pages import ledger_markdown
 from theodolite_papers.ledger._panels import plotly_panel
 from theodolite_papers.ledger._published import (
+    Headline,
     headlines_of,
     is_as_published,
     lesson_of,
@@ -201,13 +202,19 @@ def test_studies_of_our_own_have_pages_without_a_paper(tmp_path, monkeypatch):
         monkeypatch.setattr(module, "PAPERS", {"zoo": Paper("zoo", "", "The zoo", own=True)})
     monkeypatch.setattr(_book, "all_studies", lambda: {study.id: study})
     monkeypatch.setattr(_runs, "find_study", lambda _: study)
-    written = {"headlines": {"made.above": "Values are high"}, "lesson": "They are."}
+    written = {
+        "headlines": {"made.above": {"says": "Values are high", "numbers": {}}},
+        "lesson": "They are.",
+    }
     monkeypatch.setattr(_published, "_tables", lambda _: written)
     run_study(study, "reduced", results=tmp_path / "records", seeds=[1030, 1031])
     pages = {page.name: page for page in write_site(tmp_path / "records", tmp_path / "site")}
     assert set(pages) == {"index.md", "zoo.md"}
     summary, page = pages["index.md"].read_text(), pages["zoo.md"].read_text()
-    assert "<b>reduced</b> 2 of 2 groups, pass rate at least 22 %; 2 of 5 runs<" in summary
+    assert (
+        "<b>reduced</b> 2 of 2 groups, pass rate at least 22 %; 2 of the 5 runs that are planned<"
+        in summary
+    )
     assert "a study of our own</small>" in summary
     assert "there is no paper, and every claim is ours" in page
     assert "(2 of 2 groups, pass rate at least 22 %)" in page
@@ -232,7 +239,8 @@ def made_site(tmp_path, monkeypatch):
     study = made_study(configs={size: Config() for size in ("smoke", "lite", "reduced")})
     monkeypatch.setattr(_book, "all_studies", lambda: {study.id: study})
     monkeypatch.setattr(_runs, "find_study", lambda _: study)
-    sentences = {"imani2022": {"imani2022.made.above": "Values are high"}}
+    headline = Headline("Values are high", {"value": "the value"})
+    sentences = {"imani2022": {"imani2022.made.above": headline}}
     monkeypatch.setattr(_site, "headlines_of", lambda paper: sentences.get(paper, {}))
     run_study(study, results=tmp_path / "records")
     run_study(study, "reduced", results=tmp_path / "records", seeds=[103])
@@ -242,12 +250,12 @@ def made_site(tmp_path, monkeypatch):
 def test_the_summary_links_a_sentence_to_its_claim_with_size_and_seeds(made_site):
     text = made_site["index.md"].read_text()
     assert set(made_site) == {"index.md", *(f"{key}.md" for key in PAPERS)}
-    assert "1 headline claims" in text
+    assert "1 claims of the five papers" in text
     assert "Ours: 1 one seed." in text
     (row,) = [line for line in text.splitlines() if "Values are high" in line]
     assert 'href="imani2022.html#imani2022.made.above"' in row
-    assert "<b>reduced</b> 1 seed; 1 of 5 runs<" in row
-    assert "value 103 (needed: above 102)" in row
+    assert "<b>reduced</b> 1 seed; 1 of the 5 runs that are planned<" in row
+    assert "the value 103 (needed: above 102)" in row
     assert '<span class="verdict weak" data-status="one seed">one seed: holds<' in row
     assert "on a stand-in" not in row  # the lite size has one, the judged size does not
     assert 'id="imani2022.made.above"' in made_site["imani2022.md"].read_text()
@@ -374,6 +382,15 @@ def book():
 
 
 class TestCommitted:
+    def test_numbers_of_headlines_have_phrases(self, book):
+        """The one that decided too, and a phrase without a number would end the summary."""
+        for chapter in book:
+            for entry, place, headline in _site._headlines(chapter):
+                decider = entry.judged(place)[-1].decider
+                names = {name.replace("_", " ") for name in headline.numbers}
+                assert decider is None or decider.name.replace("_", " ") in names
+                assert _site._headline(chapter, entry, place, headline)["measured"]
+
     @pytest.mark.parametrize("paper", FIGURES)
     def test_every_figure_and_table_has_exactly_one_study(self, paper):
         shown = [item for study in STUDIES if study.paper == paper for item in study.shows]

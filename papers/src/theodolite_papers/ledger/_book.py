@@ -39,14 +39,16 @@ __all__ = [
 
 _JUDGED = ("lite", *LARGE)
 VERDICTS = {
-    "holds": "on every seed, and the 95 % interval of the deciding number (over seeds, else over "
-    "networks) lies on the claim's side; where there is no interval, five seeds or more agree",
-    "fails": "on no seed, and that interval excludes the claim",
-    "mixed": "clearly holds in some settings and not in others, or on some networks and not on "
-    "others; the pass rate says how far that can be generalised",
-    "undecided": "the difference is inside the noise, the premise did not come about, or what is "
-    "missed is a bound of ours, or a number that the paper prints for other settings",
-    ONE_SEED: "one run and no interval: which side it lies on is said, nothing is decided",
+    "holds": "on every seed, or over all runs where the claim is about all of them together; the "
+    "95 % interval of the deciding number (over seeds, else over networks) lies on the claim's "
+    "side; where there is no interval, five seeds or more agree",
+    "fails": "on no seed, or not over all runs together, and that interval excludes the claim",
+    "mixed": "clearly holds in some settings, or by some readings of the paper's words, and not "
+    "in others; or on some networks and not on others: the pass rate says how many",
+    "undecided": "the difference is inside the noise, what the claim needs did not come about, or "
+    "what is missed is a bound of ours, or a number that the paper prints for other settings: a "
+    "claim with such a bound can hold but cannot fail",
+    ONE_SEED: "one seed, without an interval: which side it lies on is said, nothing is decided",
     "reported": "numbers without a verdict at this size",
     "not run": "no records",
 }
@@ -192,17 +194,22 @@ class Chapter:
     errata: tuple[Erratum, ...]
     withdrawn: tuple[Mapping[str, Any], ...] = ()
 
-    def counts(self, *, on_a_stand_in: bool = False) -> Mapping[str, Mapping[str, int]]:
+    def counts(
+        self, *, on_a_stand_in: bool = False, in_a_proof: bool = False
+    ) -> Mapping[str, Mapping[str, int]]:
         """Whose -> status -> number of claims, each at its largest size that judged it.
 
         Args:
             on_a_stand_in: count only those whose verdict rests on a stand-in.
+            in_a_proof: count only steps of a proof.
         """
         found: dict[str, dict[str, int]] = {}
         for entry, k in self._claims():
             if on_a_stand_in and not entry.on_a_stand_in(k):
                 continue
             origin = origin_of(entry.study, entry.study.claims[k].id)
+            if in_a_proof and not (origin and origin.in_a_proof):
+                continue
             of_source = found.setdefault(origin.source if origin else "ours", {})
             status = entry.final_status(k)
             of_source[status] = of_source.get(status, 0) + 1

@@ -19,6 +19,7 @@ from theodolite_papers.ledger._published import (
     unstudied_of,
 )
 from theodolite_papers.ledger._results import Results, counted
+from theodolite_papers.ledger._runs import claims_hash
 from theodolite_papers.ledger._study import Study
 from theodolite_papers.ledger._verdicts import DECIDED, Decider, Verdict
 
@@ -66,10 +67,10 @@ def ledger_markdown(book: Sequence[Chapter]) -> str:
     lines = [
         "# Ledger",
         "",
-        "What the five papers claim, and what was measured here. Written by `theodolite study "
-        "ledger` from the records beside it, with every claim at every size as data in "
-        f"`{FILE}`. The documentation site (`make docs`) shows all of it with pictures, and has "
-        "the same file.",
+        "What the five papers claim, and what was measured here. `theodolite study ledger` "
+        "writes this page from the records beside it. The command also writes "
+        f"`{FILE}`, every claim at every size as data, which is not kept in the repository. The "
+        "documentation site (`make docs`) shows all of it with pictures.",
         "",
         provenance_of(book),
         "",
@@ -149,13 +150,23 @@ def _printed(setting: Setting) -> str:
     return f"{setting.name} {setting_text(setting.paper)}"
 
 
-def counted_statuses(tally: Mapping[str, int], replaced: Mapping[str, int] | None = None) -> str:
-    """``8 holds (2 on a stand-in), 3 undecided``; a stand-in is said where the runs decided."""
+def counted_statuses(
+    tally: Mapping[str, int],
+    replaced: Mapping[str, int] | None = None,
+    proofs: Mapping[str, int] | None = None,
+) -> str:
+    """``8 holds (2 on a stand-in), 3 undecided``; a stand-in is said where the runs decided.
+
+    So are steps of a proof, which are not what the theorem says.
+    """
     parts = []
     for status in VERDICTS:
         if status in tally:
             some = (replaced or {}).get(status, 0) if status in DECIDED else 0
-            parts.append(f"{tally[status]} {status}" + (f" ({some} on a stand-in)" if some else ""))
+            steps = (proofs or {}).get(status, 0)
+            notes = [f"{some} on a stand-in"] if some else []
+            notes += [f"{steps} a step of a proof, not a theorem"] if steps else []
+            parts.append(f"{tally[status]} {status}" + (f" ({', '.join(notes)})" if notes else ""))
     return ", ".join(parts)
 
 
@@ -248,7 +259,8 @@ def verdict_document(study: Study, verdict: Verdict, runs: Results) -> dict[str,
 
 def decider_text(decider: Decider) -> str:
     """``gain 0.12 (95 % interval 0.08 to 0.15 over 5 seeds; the claim needs above 0)``."""
-    text = f"{decider.name.replace('_', ' ')} {number_text(decider.value)}"
+    value, tiny = decider.value, 0 < abs(decider.value) < _ROUNDING
+    text = f"{decider.name.replace('_', ' ')} {f'{value:.0e}' if tiny else number_text(value)}"
     if math.isfinite(decider.low) and decider.high > decider.low:
         ends = f"{number_text(decider.low)} to {number_text(decider.high)}"
         return f"{text} (95 % interval {ends} over {decider.unit}; needed: {decider.bounds})"
@@ -260,13 +272,30 @@ def provenance_of(book: Sequence[Chapter]) -> str:
     sizes = [sized for chapter in book for entry in chapter.entries for sized in entry.sizes]
     runs = [run for sized in sizes for run in sized.results]
     known = sum(bool(run.claims) for run in runs)
+    changed = [
+        (entry.study.id, run)
+        for chapter in book
+        for entry in chapter.entries
+        for sized in entry.sizes
+        for run in sized.results
+        if run.claims and run.claims != claims_hash(entry.study)
+    ]
+    since = (
+        f"In {counted(len(changed), 'record')} of "
+        f"{len({study for study, _ in changed})} studies one of these has changed since. "
+        if changed
+        else ""
+    )
     return (
         f"All {len(runs)} records carry their date, settings and versions of packages. {known} "
-        "carry the commit, the device, the threads and a digest of the claims at the time of the "
-        "run as well: the commit has the claims as they were judged, so for these it can be shown "
-        f"that claims were fixed before the run. For the other {len(runs) - known}, made before "
-        "version 0.2.0, it cannot be shown; some of these studies were run more than once, where "
-        "networks had not learned what they should. Each size of a study says which it is."
+        "carry the commit, the device, the threads and a digest of the claims as well: their "
+        "names, sentences, scopes and sizes at the time of the run. For these it can be shown "
+        f"that the sentences were fixed before the run. {since}The digest covers neither checks "
+        "nor bounds that a sentence does not name, nor the rule of verdicts, which changed after "
+        f"most runs: what that withdrew is listed. For the other {len(runs) - known} records, "
+        "made before version 0.2.0, nothing of this can be shown; some of these studies were run "
+        "more than once, where networks had not learned what they should. Each size of a study "
+        "says which it is."
     )
 
 
@@ -297,8 +326,9 @@ def tally_of(chapter: Chapter) -> str:
     """How many claims of each kind came out how, at the largest size that judged each."""
     names = {"paper": "The paper's own", "weakened": "Weakened", "ours": "Ours"}
     replaced = chapter.counts(on_a_stand_in=True)
+    proofs = chapter.counts(in_a_proof=True)
     parts = [
-        f"{names[source]}: {counted_statuses(tally, replaced.get(source))}."
+        f"{names[source]}: {counted_statuses(tally, replaced.get(source), proofs.get(source))}."
         for source, tally in chapter.counts().items()
     ]
     total = sum(sum(tally.values()) for tally in chapter.counts().values())

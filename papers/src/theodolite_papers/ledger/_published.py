@@ -22,7 +22,8 @@ are given, seeds and swept settings are those that were run, not those that are 
 
 ``[[fig2.printed]]`` are panels of numbers that the paper prints: ``lines`` (name -> points),
 ``bars`` (name -> label -> number), or a table of ``values`` by ``rows`` and ``columns``. ``lesson``
-is what was learned from the paper, ``[headlines]`` the claims of the summary, each with a sentence.
+is what was learned from the paper, ``[headlines]`` the claims of the summary: what each ``says``,
+and its ``numbers`` to show, each with a phrase; the one that decided comes first by itself.
 ``[gpu_hours]`` estimates what sizes would cost on one accelerator that were not run there, and
 ``[core_ratio]`` how many hours on two cores one such hour is, by study; ``[[open]]`` lists further
 runs, and ``[[unstudied]]`` figures that no study is about, with the reason.
@@ -48,6 +49,7 @@ from theodolite_papers.ledger._study import PAPERS, Study
 __all__ = [
     "SOURCES",
     "Difference",
+    "Headline",
     "Origin",
     "Setting",
     "core_ratio",
@@ -62,6 +64,7 @@ __all__ = [
     "printed_panels",
     "setting_text",
     "settings_of",
+    "size_name",
     "size_text",
     "unstudied_of",
 ]
@@ -69,7 +72,8 @@ __all__ = [
 SOURCES = {
     "paper": "the paper's own statement",
     "weakened": "the paper's statement with a margin, summary or restriction of ours",
-    "ours": "not stated in the paper",
+    "ours": "our own: a control or a check that the paper does not state, or, in the zoo, a "
+    "hypothesis that was written down before the run",
 }
 
 
@@ -81,6 +85,7 @@ class Origin:
         source: a key of ``SOURCES``.
         section: of the paper, or its figure or table.
         note: what was weakened, or why.
+        in_a_proof: whether it is a step of a proof, not what the theorem says.
         own_bound: whether the bound that decides is ours and the paper names none: missing it is
             never the paper's failure.
         printed_number: whether the bound is a number that the paper prints: missing it at other
@@ -90,8 +95,22 @@ class Origin:
     source: str
     section: str = ""
     note: str = ""
+    in_a_proof: bool = False
     own_bound: bool = False
     printed_number: bool = False
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A claim in the summary.
+
+    Args:
+        says: the claim, as a short sentence.
+        numbers: those that are shown, each with a phrase.
+    """
+
+    says: str
+    numbers: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -180,11 +199,17 @@ def is_as_published(study: Study, size: str) -> bool:
     return bool(printed) and not differences(study, size)
 
 
+def size_name(study: Study, size: str, runs: Results | None = None) -> str:
+    """The size; of the published one, whether it was run in part only."""
+    partly = size == "published" and differences(study, size, runs)
+    return "published settings, in part" if partly else size
+
+
 def size_text(study: Study, size: str, runs: Results | None = None) -> str:
     """The size with its ratios: ``reduced: epochs 300 of 1,000 (0.3)``."""
     found = differences(study, size, runs)
     if found:
-        return f"{size}: {'; '.join(str(one) for one in found)}"
+        return f"{size_name(study, size, runs)}: {'; '.join(str(one) for one in found)}"
     if size in LARGE and not PAPERS[study.paper].own and not is_as_published(study, size):
         return f"{size}: settings are ours, the paper prints none"
     return size
@@ -209,10 +234,10 @@ def excuse_of(study: Study, claim: str, size: str) -> str:
     return "misses a bound of ours" if origin.own_bound else ""
 
 
-def headlines_of(paper: str) -> Mapping[str, str]:
-    """Claims of a paper that the summary shows: id -> short sentence."""
-    found: Mapping[str, str] = _tables(paper).get("headlines", {})
-    return {f"{paper}.{claim}": sentence for claim, sentence in found.items()}
+def headlines_of(paper: str) -> Mapping[str, Headline]:
+    """Claims of a paper that the summary shows, by id."""
+    found = _tables(paper).get("headlines", {})
+    return {f"{paper}.{claim}": Headline(**one) for claim, one in found.items()}
 
 
 def lesson_of(paper: str) -> str:

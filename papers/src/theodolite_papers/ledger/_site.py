@@ -8,7 +8,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ from theodolite_papers.ledger._pages import (
 from theodolite_papers.ledger._panels import plotly_panel
 from theodolite_papers.ledger._published import (
     SOURCES,
+    Headline,
+    Origin,
     core_ratio,
     differences,
     estimated_hours,
@@ -42,6 +44,7 @@ from theodolite_papers.ledger._published import (
     printed_panels,
     setting_text,
     settings_of,
+    size_name,
     unstudied_of,
 )
 from theodolite_papers.ledger._results import LARGE
@@ -49,8 +52,6 @@ from theodolite_papers.ledger._study import SIZES
 from theodolite_papers.ledger._verdicts import ONE_SEED, Verdict
 
 __all__ = ["OpenRuns", "open_runs", "write_site"]
-
-_SHOWN = 3  # numbers of a claim in the summary
 
 
 def write_site(results: str | os.PathLike[str], folder: str | os.PathLike[str]) -> list[Path]:
@@ -119,6 +120,8 @@ def _summary(book: Sequence[Chapter]) -> dict[str, Any]:
         "papers": papers,
         "own": [chapter.paper for chapter in book if chapter.paper.own],
         "count": len(lines),
+        "hypotheses": sum(len(p["lines"]) for p in papers if p["paper"].own),
+        "most": max((len(p["lines"]) for p in papers), default=0),
         "tallies": {words: tally for words, tally in tallies.items() if tally},
         "words": VERDICTS,
         "sources": SOURCES,
@@ -132,29 +135,32 @@ _WHOSE = {"paper": "the papers' own", "weakened": "weakened", "ours": "ours"}
 
 def _tally(lines: Sequence[Mapping[str, Any]]) -> str:
     replaced = Counter(line["kind"] for line in lines if line["stand_in"])
-    return counted_statuses(Counter(line["kind"] for line in lines), replaced)
+    proofs = Counter(line["kind"] for line in lines if line["in_a_proof"])
+    return counted_statuses(Counter(line["kind"] for line in lines), replaced, proofs)
 
 
-def _headlines(chapter: Chapter) -> list[tuple[Entry, int, str]]:
-    """Study, number of the claim in it, and sentence, of each headline."""
+def _headlines(chapter: Chapter) -> list[tuple[Entry, int, Headline]]:
+    """Study, number of the claim in it, and what the summary says, of each headline."""
     places = {
         claim.id: (entry, k)
         for entry in chapter.entries
         for k, claim in enumerate(entry.study.claims)
     }
-    return [(*places[claim], text) for claim, text in headlines_of(chapter.paper.key).items()]
+    return [(*places[claim], one) for claim, one in headlines_of(chapter.paper.key).items()]
 
 
-def _headline(chapter: Chapter, entry: Entry, place: int, sentence: str) -> dict[str, Any]:
+def _headline(chapter: Chapter, entry: Entry, place: int, headline: Headline) -> dict[str, Any]:
     claim = entry.study.claims[place]
     judged = entry.judged(place)
     verdict = judged[-1] if judged else None
+    origin = origin_of(entry.study, claim.id) or Origin("ours")
     line = {
-        "sentence": sentence,
+        "sentence": headline.says,
         "claim": claim.id,
         "page": f"{chapter.paper.key}.md",
-        "source": getattr(origin_of(entry.study, claim.id), "source", "ours"),
-        "section": getattr(origin_of(entry.study, claim.id), "section", ""),
+        "source": origin.source,
+        "section": origin.section,
+        "in_a_proof": origin.in_a_proof,
         "kind": entry.final_status(place),
         "status": entry.final_status(place),
         "weak": verdict is not None and verdict.status == ONE_SEED,
@@ -167,10 +173,10 @@ def _headline(chapter: Chapter, entry: Entry, place: int, sentence: str) -> dict
         return line
     sized = next(sized for sized in entry.sizes if sized.size == verdict.size)
     return line | {
-        "size": sized.size,
+        "size": size_name(entry.study, sized.size, sized.results),
         "evidence": _evidence(entry, sized, verdict),
         "status": _shown_status(verdict),
-        "measured": _measured(sized, verdict),
+        "measured": _measured(sized, verdict, headline.numbers),
     }
 
 
@@ -179,18 +185,21 @@ def _shown_status(verdict: Verdict) -> str:
     return str(verdict) if verdict.status == ONE_SEED else verdict.status
 
 
-def _measured(sized: Sized, verdict: Verdict) -> str:
-    """The number that decided with its interval, then the first others, beside the paper's."""
-    texts = {
-        one.name.replace("_", " "): (number_text(one.middle), _paper_value(one))
-        for one in sized.spreads(verdict)
-    }
-    first = []
-    if verdict.decider is not None:
-        _, printed = texts.pop(verdict.decider.name.replace("_", " "), ("", ""))
-        first = [decider_text(verdict.decider) + printed]
-    others = [f"{name} {value}{printed}" for name, (value, printed) in texts.items()]
-    return "; ".join([*first, *others[:_SHOWN]])
+def _measured(sized: Sized, verdict: Verdict, phrases: Mapping[str, str]) -> str:
+    """What decided, with its interval, then the other numbers that have a phrase."""
+    decider = verdict.decider
+    spreads = {one.name.replace("_", " "): one for one in sized.spreads(verdict)}
+    named = {name.replace("_", " "): phrase for name, phrase in phrases.items()}
+    parts = []
+    if verdict.repeat == "network" and verdict.passed is not None:
+        parts = [f"holds on {verdict.passed} of {verdict.seeds} networks"]
+    if decider is not None:
+        name = decider.name.replace("_", " ")
+        printed = _paper_value(spreads[name]) if name in spreads else ""
+        parts = [decider_text(replace(decider, name=named.pop(name, name))) + printed]
+    others = {phrase: spreads[name] for name, phrase in named.items()}
+    parts += [f"{p} {number_text(one.middle)}{_paper_value(one)}" for p, one in others.items()]
+    return "; ".join(parts)
 
 
 def _paper_value(one: Spread) -> str:
@@ -201,11 +210,12 @@ def _evidence(entry: Entry, sized: Sized, verdict: Verdict) -> str:
     """Units, runs, pass rate, ratios and stand-in of a verdict, in a few words."""
     study, made = entry.study, len(sized.results)
     found = differences(study, sized.size, sized.results)
-    parts = [verdict.reason or verdict.support()]
+    missed = verdict.status == ONE_SEED  # the verdict has the reason
+    parts = [verdict.support() if missed or not verdict.reason else verdict.reason]
     if verdict.claim.unit == "calculation":
         return parts[0]
     if made != sized.planned:
-        parts.append(f"{made} of {sized.planned} runs")
+        parts.append(f"{made} of the {sized.planned} runs that are planned")
     parts += [f"the paper has {one.paper} seeds" for one in found if one.name == "seeds"]
     parts += [
         str(one) if one.ratio is None else f"{one.name} x{one.ratio:.2g}"
