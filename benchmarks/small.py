@@ -1,7 +1,7 @@
 """What one call costs on small networks, in processor time, beside peers.
 
-Networks of 10 to 100 thousand parameters and 32 or 64 examples: the numbers to compute are few, and
-the fixed cost of a call decides. Each number is the least of several calls after a warm-up. Every
+Networks of 10 to 100 thousand parameters and few examples: the numbers to compute are few, and the
+fixed cost of a call decides. Each number is the least of several calls after a warm-up. Every
 call gets a copy of the model, made before its time is taken, so that calls share nothing. TorchJD
 computes the total kernel of all outputs, Opacus the norms of gradients by ghost clipping.
 
@@ -11,7 +11,7 @@ computes the total kernel of all outputs, Opacus the norms of gradients by ghost
 import argparse
 import copy
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -69,10 +69,10 @@ def _mlp() -> nn.Module:
     )
 
 
-def cases() -> Iterator[tuple[str, Case]]:
+def cases(examples: Sequence[int]) -> Iterator[tuple[str, Case]]:
     """Name, model, inputs and labels."""
     torch.manual_seed(0)
-    for n in (32, 64):
+    for n in examples:
         labels = torch.arange(n) % 10
         yield f"MLP, n={n}", (_mlp(), torch.randn(n, 64), labels)
         yield f"CNN, n={n}", (_cnn(), torch.randn(n, 3, 16, 16), labels)
@@ -176,6 +176,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--only", default="")
+    parser.add_argument("--examples", type=int, nargs="+", default=[32, 64])
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows: dict[str, Callable[[Case], Callable[[nn.Module], Any]]] = {
@@ -190,7 +191,7 @@ def main() -> None:
         "plain pass": plain,
     }
     print(f"{'ms of processor time':24s}" + "".join(f"{name:>12s}" for name in rows))
-    for name, case in cases():
+    for name, case in cases(options.examples):
         if options.only not in name:
             continue
         row = []
