@@ -8,8 +8,10 @@ import torch
 import theodolite as th
 from tests.survey.subjects import blobs, cnn, images, mlp
 from theodolite.errors import DomainError
-from theodolite.surveys import SurveyOptions, draw_probe, schedule
+from theodolite.surveys import SurveyOptions, draw_probe
 from theodolite.surveys.context import SurveyContext
+from theodolite.surveys.families import PARTS
+from theodolite.surveys.kernel import measure_kernel
 from theodolite.surveys.progress import Cost, Speed, TimeBudget
 
 
@@ -74,7 +76,7 @@ def test_parts_that_read_features_take_fewer_rows_after_a_slow_pass(monkeypatch)
 
 def test_slow_small_steps_say_nothing_of_passes(monkeypatch):
     """A family that reads features and is slow does not take others' examples."""
-    speed, measure = Speed(1e-3, 1e-10), schedule.measure_kernel
+    speed, measure = Speed(1e-3, 1e-10), measure_kernel
     monkeypatch.setattr(Speed, "measured", classmethod(lambda cls, *_: speed))
     now = [0.0]
     for module in ("progress", "run"):
@@ -85,8 +87,7 @@ def test_slow_small_steps_say_nothing_of_passes(monkeypatch):
         now[0] += 8.0
 
     parts = tuple(
-        replace(part, measure=slowly) if part.measure is measure else part
-        for part in schedule.PARTS
+        replace(part, measure=slowly) if part.measure is measure else part for part in PARTS
     )
     monkeypatch.setattr("theodolite.surveys.run.PARTS", parts)
     families = ["kernel", "gradient"]
