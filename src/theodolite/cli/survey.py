@@ -74,7 +74,8 @@ def survey(  # one parameter per option is how typer reads a command
         typer.Option(
             metavar="FILE[:KEY]",
             help="True labels, if those of DATA are random or noisy: FILE.npy, FILE.npz "
-            "(y_train or y_test), FILE.npz:KEY, or a KEY of DATA. Adds cka_truth to cka_target.",
+            "(y_train or y_test), FILE.npz:KEY, or a KEY of DATA. "
+            "Adds a column cka_truth next to cka_target.",
         ),
     ] = None,
     scale: Annotated[
@@ -156,13 +157,14 @@ def survey(  # one parameter per option is how typer reads a command
         typer.Option(
             "--fail-on",
             metavar="memorising|undecided",
-            help="Exit with code 3 if the first answer says this; may be repeated.",
+            help="Exit with code 3 if the first answer says this; may be repeated. "
+            'memorising: the answer is "memorised" or "mostly memorised".',
         ),
     ] = None,
 ) -> None:
     """Measure alignment inside a model and write the numbers and a report.
 
-    Prints one row per layer with the headline number of each family.
+    Prints the answers, then one row per layer with the headline number of each family.
     """
     from theodolite import surveys
     from theodolite.cli.data import (

@@ -36,7 +36,8 @@ def view(
         bool,
         typer.Option(
             help="Write a table of all records below DIR, studies and sweeps included, to filter, "
-            "sort and compare. [default: for more than twelve records]"
+            "sort and compare. [default: only for more than twelve records or nested folders]",
+            show_default=False,
         ),
     ] = False,
     browse: Annotated[
