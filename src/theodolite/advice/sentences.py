@@ -280,7 +280,14 @@ def _fit_on_training(finding: FitOnTraining) -> Answer:
         )
         evidence = f"the network's accuracy: {fits}"
         return Answer("task", text, undecided, evidence, _DECIDE, "undecided", _PROBES)
-    text = f"Undecided without held-out data: the network fits its examples ({_value(train)})."
+    reason = ""
+    if finding.inputs is InputFinding.PREDICT_PART:
+        assert seen is not None
+        share = percent(seen.share(seen.inputs))
+        reason = f", but only {share} of this fit is predictable from other examples' inputs"
+    text = (
+        f"Undecided without held-out data: the network fits its examples ({_value(train)}){reason}."
+    )
     advice = _DECIDE
     if finding.left_out:
         text = (
