@@ -337,9 +337,9 @@ def _watched(rule: AlarmRule) -> str:
         return "never"
     worse = "falls" if rule.rises else "rises"
     times = {1: "once", 2: "twice"}.get(rule.patience, f"{rule.patience} times")
-    looks = "look" if rule.patience == 1 else "looks"
-    how = f"{worse} {times}" if rule.counts else f"{worse} for {rule.patience} {looks}"
-    smoothed = f", mean of {rule.smoothing} looks" if rule.smoothing > 1 else ""
+    checkpoints = "checkpoint" if rule.patience == 1 else "checkpoints"
+    how = f"{worse} {times}" if rule.counts else f"{worse} for {rule.patience} {checkpoints}"
+    smoothed = f", mean of {rule.smoothing} checkpoints" if rule.smoothing > 1 else ""
     return f"{rule.quantity} {how}{smoothed}"
 
 
