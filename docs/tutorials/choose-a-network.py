@@ -77,6 +77,6 @@ for name in found.names:
 # ## What to take away
 #
 # - Read the first answer. It says "tie" if the labels do not distinguish two networks.
-# - 500 new images have an error of 2 points, so these linear probes do not separate the three networks. The ranking is about fine-tuning all layers.
-# - The forecast assumes that fine-tuning changes the weights little. Its interval has the width of the errors in our benchmark.
+# - With 500 new images an accuracy has a standard error of 2 points, so these linear probes do not separate the three networks. The ranking is about fine-tuning all layers.
+# - The forecast assumes that fine-tuning changes the weights little. The width of its interval comes from the forecast errors in our benchmark.
 # - 20 labels per class are few. With fewer than 10 per class the page warns.

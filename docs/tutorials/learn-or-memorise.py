@@ -119,6 +119,6 @@ comparison.plot("probe_accuracy")
 # ## What to take away
 #
 # - Training accuracy cannot separate these networks. Held-out examples can.
-# - The last layers of the second network align with its random labels, because training fitted them. The first layers do not. So look at the first layers if you have no
-#   held-out examples.
+# - The last layers of the second network align with its random labels, because training fitted them. The first layers do not. This comparison describes two
+#   networks on one task. It is no test for memorising: without held-out examples Theodolite says "undecided".
 # - `comparison.to_html("comparison.html")` writes the page with every measure.

@@ -59,7 +59,8 @@ survey.plot("omega_contrast")
 # %% [markdown]
 # ## What to take away
 #
-# - The contrast is the agreement of gradients within a source minus the agreement over all sequences. If it is above chance, a training step on one source
-#   helps the same source more than the other.
+# - The contrast is the agreement of gradients within a source minus the agreement over all sequences. If it is above chance, gradients agree more
+#   within a source than between sources. This describes one small step of plain gradient descent. It does not predict which source helps the other in a
+#   fine-tune.
 # - 12 sequences per source are few. Measure hundreds before you change the mixture of your data.
 # - Every sequence has the same weight, whatever its length.
