@@ -74,6 +74,9 @@ def _document(story: "Story", folder: Path) -> dict[str, Any]:
 
 _NAMES = {"true labels": "MLP, true labels", "random labels": "MLP, random labels"}
 _SHOWN = ("true labels", "random labels")  # networks whose tables are printed
+_RANDOM_NOTE = """\
+Probes are fitted to random labels and judged on held-out examples with true labels. All layers
+share one draw of labels, so all can be some points off chance. CKA to truth: to the true labels."""
 
 
 def _print(story: "Story", folder: Path, seconds: float) -> None:
@@ -105,6 +108,7 @@ def _print(story: "Story", folder: Path, seconds: float) -> None:
         typer.secho(f"\n{_NAMES[name]}, after training{note}", bold=True)
         history = story.histories[name]
         typer.echo("\n".join(layer_table(history.run.steps[-1])[0]))
+    typer.echo(_RANDOM_NOTE)
     typer.secho("\nWhat to notice", bold=True)
     for number, check in enumerate(story.checks, start=1):
         seen = "" if check.holds else "Not in this run: "
