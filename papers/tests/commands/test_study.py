@@ -53,7 +53,7 @@ def test_a_verdict_in_json_says_what_was_run(tmp_path):
     assert json.loads(call("study", "check", FIG4, *words).stdout) == verdicts
     assert first["settings"] == [{"name": "points", "ours": 100, "paper": 1000, "ratio": 0.1}]
     whose = {"source": "paper", "section": "Figure 4", "note": "", "own_bound": False}
-    whose |= {"printed_number": False}
+    whose |= {"printed_number": False, "in_a_proof": False}
     assert first["whose"] == whose
     assert (first["unit"], first["units"], first["passed"]) == ("seed", 1, 1)
     assert (first["status"], first["stand_in"]) == ("reported", None)
