@@ -486,6 +486,19 @@ def test_a_model_whose_weights_have_no_shape_yet_is_refused():
         th.survey(lazy, (X, Y))
 
 
+def test_a_model_that_returns_one_number_for_a_batch_says_so():
+    class Mean(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(X.shape[1], 2)
+
+        def forward(self, x):
+            return self.inner(x).mean()
+
+    found = th.survey(Mean(), (X, Y), families="gradient").record.contents["skipped"]
+    assert "expected outputs of shape (n, c)" in found["gradient"]
+
+
 def test_targets_that_make_no_columns_are_refused():
     with pytest.raises(DomainError, match=r"at least one number per example, got none: shape"):
         th.survey(model(), (X, torch.zeros(len(X), 0)))

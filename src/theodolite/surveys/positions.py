@@ -224,6 +224,8 @@ def find_task(
     Raises:
         DomainError: If no position has a label, or chosen classes are not labels.
     """
+    if outputs.dim() == 0:  # a mean over the batch: not one answer per example
+        return None
     like = outputs[:1].expand(len(batch), *outputs.shape[1:])
     labels = PositionLabels.of(like, batch)
     if labels is None:
