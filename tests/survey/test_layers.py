@@ -1,5 +1,7 @@
 """Layers: each parameter in one of them, in order of execution; containers by name."""
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -91,6 +93,24 @@ def test_every_parameter_belongs_to_one_layer_and_kernels_add_up(model, data):
     total = th.tangent_kernels(model, x, [""])[""]
     torch.testing.assert_close(sum(kernels.values()), total)
     model.float()
+
+
+def test_layers_without_numbers_are_left_out():
+    class Beside(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
+            with warnings.catch_warnings():  # torch has nothing to initialise
+                warnings.simplefilter("ignore")
+                self.empty = nn.Linear(4, 0)
+
+        def forward(self, x):
+            return self.head(torch.cat([self.inner(x), self.empty(x)], 1).tanh())
+
+    data = torch.randn(30, 4), torch.arange(30) % 3
+    found = th.survey(Beside(), data, permutations=0).record.contents
+    assert not found["skipped"]
+    assert "empty" not in {row["layer"] for row in found["rows"]}
 
 
 def test_what_a_module_holds_beside_its_layers_has_no_features():

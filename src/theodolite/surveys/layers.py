@@ -320,8 +320,8 @@ def _owner(parameter: str) -> str:
 
 
 def _owners(model: nn.Module, matrices: bool = False) -> list[str]:
-    """Modules with parameters of their own, or with matrices."""
-    named = model.named_parameters()
+    """Modules with parameters of their own that hold numbers, or with matrices."""
+    named = [(name, p) for name, p in model.named_parameters() if p.numel() > 0]
     return list(dict.fromkeys(_owner(name) for name, p in named if p.ndim >= 2 or not matrices))
 
 
@@ -369,7 +369,8 @@ def _partition(
     for parameter, tensor in model.named_parameters():
         owner = _owner(parameter)
         layer = hosts.get(owner) or (owner if owner in names else _enclosing(owner, names) or "")
-        if layer not in pass_.shapes and id(tensor) not in pass_.used:
+        unused = layer not in pass_.shapes and id(tensor) not in pass_.used
+        if unused or tensor.numel() == 0:
             continue
         while layer not in pass_.shapes:
             layer = layer.rpartition(".")[0]
