@@ -283,8 +283,8 @@ def _fit_on_training(finding: FitOnTraining) -> Answer:
     reason = ""
     if finding.inputs is InputFinding.PREDICT_PART:
         assert seen is not None
-        share = percent(seen.share(seen.inputs))
-        reason = f", but only {share} of this fit is predictable from other examples' inputs"
+        part = percent(seen.share(seen.inputs))
+        reason = f", but only {part} of this fit is predictable from other examples' inputs"
     text = (
         f"Undecided without held-out data: the network fits its examples ({_value(train)}){reason}."
     )
