@@ -24,10 +24,23 @@ ACTIVATIONS = {
 }
 
 
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
 def mlp(sizes, activation="relu", *, bias=True, generator=None):
     """``flatten, fc1, act1, fc2, ..., fcL``, weights as He draws them, biases zero."""
     layers = [nn.Linear(inputs, outputs, bias=bias) for inputs, outputs in pairwise(sizes)]
     return initialize_(_stacked(layers, activation), generator=generator)
+
+
+def mlp_of_seed(seed, classes=4):
+    """Four layers; the weights and the constant biases differ between seeds."""
+    net = mlp([6, 5, 5, 5, classes], generator=seeded(seed))
+    for index, parameter in enumerate(net.parameters()):
+        if parameter.ndim == 1:
+            nn.init.constant_(parameter, seed + index)
+    return net
 
 
 class NTKLinear(nn.Module):

@@ -8,22 +8,11 @@ from torch import nn
 from torch.nn import functional
 
 from tests import networks
+from tests.networks import mlp_of_seed, seeded
 from tests.tolerances import assert_close
 from theodolite.engine import forward_kernel, tangent_alignments
 from theodolite.errors import DomainError, UnknownNameError
 from theodolite.interventions import freeze_except_, unfrozen
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
-def network(seed, classes=4):
-    net = networks.mlp([6, 5, 5, 5, classes], generator=seeded(seed))
-    for index, parameter in enumerate(net.parameters()):
-        if parameter.ndim == 1:
-            nn.init.constant_(parameter, seed + index)
-    return net
 
 
 def digits_like(n=30):
@@ -83,7 +72,7 @@ def test_noise_scale_is_a_factor_and_leaves_alignments_as_they_are():
 
 
 def test_any_subset_stays_trainable():
-    net = freeze_except_(network(1), ["fc1", "fc3"])
+    net = freeze_except_(mlp_of_seed(1), ["fc1", "fc3"])
     assert [p.requires_grad for p in net.parameters()] == [True, True, False, False] * 2
     freeze_except_(net)
     assert [p.requires_grad for p in net.parameters()] == [False] * 6 + [True] * 2
@@ -91,13 +80,16 @@ def test_any_subset_stays_trainable():
 
 def test_bad_choices():
     with pytest.raises(UnknownNameError):
-        freeze_except_(network(1), "fc9")
+        freeze_except_(mlp_of_seed(1), "fc9")
     with pytest.raises(DomainError):
-        freeze_except_(network(1), "act1")
+        freeze_except_(mlp_of_seed(1), "act1")
     with pytest.raises(DomainError):
-        freeze_except_(network(1), noise_scale=0.0)
+        freeze_except_(mlp_of_seed(1), noise_scale=0.0)
     with pytest.raises(DomainError, match="NTKLinear"):
         freeze_except_(networks.ntk_mlp([2, 3, 2]), noise_scale=1.0)
-    with pytest.raises(RuntimeError, match="inside"), unfrozen(net := freeze_except_(network(1))):
+    with (
+        pytest.raises(RuntimeError, match="inside"),
+        unfrozen(net := freeze_except_(mlp_of_seed(1))),
+    ):
         raise RuntimeError("inside")
     assert not net.fc1.weight.requires_grad

@@ -8,21 +8,10 @@ import torch
 from torch import nn
 
 from tests import networks
+from tests.networks import mlp_of_seed, seeded
 from theodolite.errors import DomainError, ShapeError, UnknownNameError
 from theodolite.interventions import layer_norms, rescale_to_
 from theodolite_papers.lab.models.transfer import replace_head_, transfer_layers_
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
-def network(seed, classes=4):
-    net = networks.mlp([6, 5, 5, 5, classes], generator=seeded(seed))
-    for index, parameter in enumerate(net.parameters()):
-        if parameter.ndim == 1:
-            nn.init.constant_(parameter, seed + index)
-    return net
 
 
 def equal_layers(one, other):
@@ -36,7 +25,7 @@ def equal_layers(one, other):
 @pytest.mark.spec("2.P42")
 @pytest.mark.parametrize("count", [0, 1, 2, 3])
 def test_first_layers_are_copied_and_the_others_stay_fresh(count):
-    model, source = network(1), network(2)
+    model, source = mlp_of_seed(1), mlp_of_seed(2)
     fresh, trained = deepcopy(model), deepcopy(source)
     assert transfer_layers_(model, source, count) is model
     assert equal_layers(model, trained) == [index < count for index in range(4)]
@@ -51,18 +40,18 @@ def test_first_layers_are_copied_and_the_others_stay_fresh(count):
 @pytest.mark.parametrize("layers", [4, "fc4", ["fc1", "fc*"]], ids=["count", "name", "pattern"])
 def test_the_head_is_never_copied(layers):
     with pytest.raises(DomainError, match="head 'fc4'"):
-        transfer_layers_(network(1), network(2), layers)
+        transfer_layers_(mlp_of_seed(1), mlp_of_seed(2), layers)
 
 
 def test_all_but_the_head_and_other_classes():
-    model, source = network(1, classes=7), network(2, classes=3)
+    model, source = mlp_of_seed(1, classes=7), mlp_of_seed(2, classes=3)
     transfer_layers_(model, source, "all")
     assert equal_layers(model, source) == [True, True, True]
     assert model.fc4.weight.shape == (7, 5)
 
 
 def test_biases_can_be_reset_and_norms_restored():
-    model, source = network(1), network(2)
+    model, source = mlp_of_seed(1), mlp_of_seed(2)
     stored = layer_norms(networks.mlp([6, 5, 5, 5, 4], generator=seeded(9)))
     transfer_layers_(model, source, 2, reset_biases=True)
     assert not model.fc1.bias.any()
@@ -117,11 +106,11 @@ def test_blocks_by_name():
 )
 def test_transfers_that_do_not_fit(source, layers, error):
     with pytest.raises(error):
-        transfer_layers_(network(1), source, layers)
+        transfer_layers_(mlp_of_seed(1), source, layers)
 
 
 def test_a_new_head_has_new_weights_zero_bias_and_the_asked_width():
-    net = network(1).double()
+    net = mlp_of_seed(1).double()
     old, first = net.fc4.weight.clone(), net.fc1.weight.clone()
     replace_head_(net, 300, scale=2.0, generator=seeded())
     assert net.fc4.weight.shape == (300, 5)
@@ -136,7 +125,7 @@ def test_a_new_head_has_new_weights_zero_bias_and_the_asked_width():
 
 
 def test_heads_inside_and_heads_by_name():
-    net = nn.ModuleDict({"body": network(1), "extra": nn.Linear(2, 2, bias=False)})
+    net = nn.ModuleDict({"body": mlp_of_seed(1), "extra": nn.Linear(2, 2, bias=False)})
     replace_head_(net, head="body.fc4", num_classes=9)
     assert net["body"].fc4.out_features == 9
     replace_head_(net, 3)
@@ -145,7 +134,7 @@ def test_heads_inside_and_heads_by_name():
     with pytest.raises(DomainError, match=r"nn\.Linear"):
         replace_head_(nn.Sequential(nn.Conv2d(1, 2, 3)))
     with pytest.raises(UnknownNameError):
-        replace_head_(network(1), head="fc5")
+        replace_head_(mlp_of_seed(1), head="fc5")
 
 
 @pytest.mark.parametrize(
