@@ -34,7 +34,7 @@ def test_patches_equal_the_loop_and_unfold(geometry, generator):
     images = images_of(generator, 2)
     kernel, stride, padding, dilation = geometry
     grid = PatchGeometry.of(2, *geometry)
-    rows = grid.rows(grid.pad(images))
+    rows = grid.patch_rows(grid.pad(images))
     expected = reference.patches(images.numpy(), *geometry)
     unfolded = functional.unfold(images, kernel, dilation, padding, stride)
     np.testing.assert_array_equal(rows, expected.reshape(rows.shape))
@@ -48,7 +48,7 @@ def test_filter_times_patch_is_the_convolution(geometry, generator):
     kernel, stride, padding, dilation = geometry
     layer = nn.Conv2d(2, 3, kernel, stride, padding, dilation).double()
     grid = PatchGeometry.of(2, *geometry)
-    rows = grid.rows(grid.pad(images))
+    rows = grid.patch_rows(grid.pad(images))
     output = rows @ layer.weight.flatten(1).mT + layer.bias
     torch.testing.assert_close(output.mT.reshape(layer(images).shape), layer(images))
 
@@ -102,7 +102,7 @@ def test_streaming_equals_one_shot(channels, batch, generator):
 
 def test_streaming_takes_images_of_several_sizes(generator):
     large, small = images_of(generator, 3), images_of(generator, 3)[:, :, :6, :5]
-    rows = [PatchGeometry.of(2, 3).rows(part).flatten(0, 1) for part in (large, small)]
+    rows = [PatchGeometry.of(2, 3).patch_rows(part).flatten(0, 1) for part in (large, small)]
     expected = torch.cov(torch.cat(rows).T, correction=0)
     torch.testing.assert_close(patch_covariance([large, small], 3), expected)
 

@@ -40,7 +40,7 @@ def in_batches(model, x, other=None, **options):
 
 
 def one_layer_at_a_time(engine, left, right, symmetric):
-    if engine.one_by_one is not None:
+    if engine.fallback is not None:
         return [(engine, engine.plan(left, right, symmetric, len(engine.layers)))]
     parts = [engine._of_layers([name]) for name in engine.layers]
     return [(part, part.plan(left, right, symmetric, 1)) for part in parts]
@@ -55,7 +55,7 @@ def split(monkeypatch):
 def small_blocks(monkeypatch):
     made = planning.make_plan
     monkeypatch.setattr(
-        kernel_engine, "make_plan", lambda *a: replace(made(*a), block=3, batch_size=3)
+        kernel_engine, "make_plan", lambda *a: replace(made(*a), block_size=3, batch_size=3)
     )
 
 

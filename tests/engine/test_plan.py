@@ -23,11 +23,23 @@ from theodolite.errors import MemoryLimitError
 
 # Sizes of ResNet-18 at n = 256 with 10 outputs, and the route that was fastest on a large GPU.
 MEASURED = {
-    "first stage": ({"rows": 64, "columns": 576, "positions": 1024, "pixels": 64}, "gradients"),
-    "second stage": ({"rows": 128, "columns": 1152, "positions": 256, "pixels": 128}, "gradients"),
-    "third stage": ({"rows": 256, "columns": 2304, "positions": 64, "pixels": 256}, "positions"),
+    "first stage": (
+        {"rows": 64, "columns": 576, "positions": 1024, "shifted_channels": 64},
+        "gradients",
+    ),
+    "second stage": (
+        {"rows": 128, "columns": 1152, "positions": 256, "shifted_channels": 128},
+        "gradients",
+    ),
+    "third stage": (
+        {"rows": 256, "columns": 2304, "positions": 64, "shifted_channels": 256},
+        "positions",
+    ),
     "third shortcut": ({"rows": 256, "columns": 128, "positions": 64}, "gradients"),
-    "fourth stage": ({"rows": 512, "columns": 4608, "positions": 16, "pixels": 512}, "positions"),
+    "fourth stage": (
+        {"rows": 512, "columns": 4608, "positions": 16, "shifted_channels": 512},
+        "positions",
+    ),
     "linear": ({"rows": 10, "columns": 512, "positions": 1}, "hadamard"),
 }
 
@@ -39,14 +51,12 @@ def test_the_route_is_the_one_that_was_fastest(name):
 
 
 def test_costs_count_multiply_adds_and_bytes():
-    problem = ContractionSizes(
-        4, 4, 3, rows=5, columns=7, positions=30, symmetric=False, itemsize=4
-    )
+    sizes = ContractionSizes(4, 4, 3, rows=5, columns=7, positions=30, symmetric=False, itemsize=4)
     products = 16 * (30 * 30 * 7 + 3 * 30 * 30 * 5 + 3 * 32 * 30 * 5)
     numbers = 16 * (2 * 3 * 5 * 30 + 2 * 30 * 30)
-    assert contraction_costs(problem)["positions"] == products + 6 * 4 * numbers
-    problem = ContractionSizes(4, 4, 3, rows=5, columns=7, positions=2, symmetric=False, itemsize=4)
-    found = contraction_costs(problem)  # few positions: products of all pairs of them
+    assert contraction_costs(sizes)["positions"] == products + 6 * 4 * numbers
+    sizes = ContractionSizes(4, 4, 3, rows=5, columns=7, positions=2, symmetric=False, itemsize=4)
+    found = contraction_costs(sizes)  # few positions: products of all pairs of them
     products = 16 * (2 * 2 * 7 + 3 * 3 * 2 * 2 * 5)
     numbers = 16 * (3 * 3 * 3 * 2 * 2 + 2 * 2 * 2)
     assert found["positions"] == products + 6 * 4 * numbers
@@ -72,11 +82,11 @@ def test_a_tighter_limit_gives_smaller_blocks_and_the_same_kernels():
     with untouched(model):
         engine, data = engine_of(model, x, tile_bytes=2**10, batch_size=1)
         plan = engine.plan(12, 12, True, 2)
-        assert plan.block == 12
+        assert plan.block_size == 12
         limit = int(0.8 * plan.predicted_bytes)
         tight, _ = engine_of(model, x, tile_bytes=2**10, memory_limit=limit, batch_size=1)
         smaller = tight.plan(12, 12, True, 2)
-        assert 1 <= smaller.block < 12
+        assert 1 <= smaller.block_size < 12
         assert smaller.predicted_bytes <= limit
         found = kernels_of(tight, data, None)
     for layer, kernel in wanted.items():
@@ -141,7 +151,7 @@ def test_runs_have_about_equal_sizes():
         plan = engine.plan(12, 12, True, 2)
         sizes = [
             len(batch)
-            for block in data.blocks(plan.block, plan.batch_size)
+            for block in data.blocks(plan.block_size, plan.batch_size)
             for batch in block.batches
         ]
     assert sizes == [5, 5, 2]
@@ -162,7 +172,7 @@ def test_symmetric_blocks_are_completed_from_above(mode):
         matrix.copy_(matrix + matrix.T)
     upper = KernelBlock(whole.values.clone(), mode)
     for matrix in upper.matrices():
-        width = upper.width
+        width = upper.rows_per_example
         matrix[2 * width :, : 2 * width] = torch.nan
     upper.mirror(2, symmetrize=True)
     for found, wanted in zip(upper.matrices(), whole.matrices(), strict=True):
@@ -178,7 +188,7 @@ def test_progress_rises_to_one(whole, other, monkeypatch):
     if not whole:
         made = planning.make_plan
         monkeypatch.setattr(
-            kernel_engine, "make_plan", lambda *a: replace(made(*a), block=3, batch_size=3)
+            kernel_engine, "make_plan", lambda *a: replace(made(*a), block_size=3, batch_size=3)
         )
     seen = []
     tangent_kernels(
@@ -202,7 +212,7 @@ def test_parts_on_a_cpu_are_wide_enough_and_of_whole_vectors(examples, outputs, 
     engine, _ = engine_of(nn.Sequential(nn.Linear(512, 512), nn.ReLU(), model), x)
     plan = engine.plan(examples, examples, True, 2)
     contraction = engine.contraction(plan, "0", examples, symmetric=True)
-    assert contraction.span == span
+    assert contraction.stripe_size == span
     assert span == examples or (span * outputs >= 128 and span * outputs % 8 == 0)
 
 
@@ -241,7 +251,7 @@ def test_what_is_kept_of_a_pass_does_not_hold_more_than_itself():
     engine, data = engine_of(AtOnePosition(), torch.randn(5, 9, 4))
     block = ExampleBlock(slice(0, 5), data.batches)
     collected = engine.collect(block, engine.plan(5, 5, True, 2))
-    (index,) = engine.groups_of("head")
+    (index,) = engine.group_indices("head")
     for kept in (collected.outputs, collected.factors[index].inputs):
         assert kept.untyped_storage().nbytes() == kept.numel() * kept.element_size()
 
@@ -255,7 +265,7 @@ def test_layers_go_in_parts_where_factors_of_all_do_not_fit(monkeypatch):
     collect = KernelEngine.collect
 
     def noted(self, block, plan, weights=None):
-        passes.append((self.layers, block.rows.stop - block.rows.start))
+        passes.append((self.layers, block.span.stop - block.span.start))
         return collect(self, block, plan, weights)
 
     monkeypatch.setattr(KernelEngine, "collect", noted)

@@ -83,7 +83,8 @@ def test_norms_from_gradients_equal_those_of_kernels(name, block, monkeypatch):
 def _on_gradients(engine):
     """All layers but those with tables, whose gradients are never formed."""
     kinds = {
-        layer: {engine.groups[k].kind for k in engine.groups_of(layer)} for layer in engine.layers
+        layer: {engine.groups[k].kind for k in engine.group_indices(layer)}
+        for layer in engine.layers
     }
     return [layer for layer, found in kinds.items() if found and found <= {"outer", "dense"}]
 

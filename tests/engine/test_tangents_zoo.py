@@ -87,7 +87,7 @@ def test_joint_passes_of_several_outputs_give_the_same(name, joint):
     with untouched(made.model):
         data = BatchList.of(made.inputs, None, None, torch.device("cpu"))
         engine = prepare(made.model, data, request)
-        together = engine.recorder.run(data.batches[0]).joint_passes(range(engine.outputs))
+        together = engine.recorder.run(data.batches[0]).joint_passes(range(engine.output_count))
         assert together is not None
         kernels = kernels_of(engine, data, None)
     assert_same(kernels.total, expected(reference(name), reference(name)))

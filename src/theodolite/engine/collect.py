@@ -381,7 +381,7 @@ class DenseCollector(Collector):
             if all(gradient is None for gradient in given):
                 continue
             limit = self.sizes.waiting_bytes
-            rows = use_gradients(use, given, self._parameter, self.group.direct, limit)
+            rows = use_gradients(use, given, self._parameter, self.group.needs_pull_back, limit)
             rows = rows.reshape(len(rows), -1)  # scalars too
             self._space(rows.shape[1])[self._rows, output] += rows.to(self.sizes.dtype)
 
@@ -393,7 +393,7 @@ class DenseCollector(Collector):
     def add_joint(self, outputs: range, gradients: Sequence[tuple[Tensor, ...]]) -> None:
         """Several outputs in one call: normalised inputs and sums are computed once."""
         structures = [use.structure for use in self._uses]
-        plain = self.group.direct and all(len(given) == 1 for given in gradients)
+        plain = not self.group.needs_pull_back and all(len(given) == 1 for given in gradients)
         plain &= all(use.by_rule for use in self._uses)
         if not plain or any(not isinstance(s, Dense) or s.own_rows for s in structures):
             super().add_joint(outputs, gradients)
@@ -481,7 +481,7 @@ def use_gradients(
     use: Use,
     given: tuple[Tensor | None, ...],
     parameter: Tensor,
-    direct: bool,
+    needs_pull_back: bool,
     limit: int = 2**26,
 ) -> Float[Tensor, "n ..."]:
     """Gradients of every example at one use of a parameter.
@@ -490,8 +490,8 @@ def use_gradients(
         use: The use.
         given: Gradients at the results of its call; None if zero.
         parameter: The parameter.
-        direct: Whether gradients of the used tensor are enough; otherwise they are converted to
-            those of the parameter behind it.
+        needs_pull_back: Whether gradients of the used tensor are converted to those of the
+            parameter.
         limit: Bytes that are converted at a time.
     """
     origin, structure = use.origin, use.structure
@@ -507,7 +507,7 @@ def use_gradients(
     if isinstance(structure, Dense) and structure.own_rows:
         return torch.cat([_own_part(use, structure, rows, k, parameter) for k in range(len(rows))])
     rows = rows.reshape(len(rows), *origin.tensor.shape)
-    if direct:
+    if not needs_pull_back:
         return scaled(rows, origin.scale)
     size = max(1, limit // max(1, rows[0].numel() * rows.element_size()))
     return torch.cat([pull_back(origin, parameter, part) for part in torch.split(rows, size)])
@@ -565,9 +565,9 @@ def _loss_factors(group: ParameterGroup, chosen: Chosen, parameter: Tensor) -> F
         return _outer(group, chosen)
     if group.kind == "lookup":
         return _lookup(group, chosen)
-    rows = [use_gradients(use, given, parameter, group.direct) for use, given in chosen]
+    rows = [use_gradients(use, given, parameter, group.needs_pull_back) for use, given in chosen]
     total = rows[0] if len(rows) == 1 else torch.stack(rows).sum(0)
-    shape = chosen[0][0].origin.tensor.shape if group.direct else parameter.shape
+    shape = parameter.shape if group.needs_pull_back else chosen[0][0].origin.tensor.shape
     return DenseFactors(group.parameters, [total.reshape(len(total), 1, -1)], shape)
 
 

@@ -48,8 +48,8 @@ class KernelBlock:
         return KernelBlock(self.values[index], self.mode)
 
     @property
-    def width(self) -> int:
-        """Rows of a matrix that belong to one example."""
+    def rows_per_example(self) -> int:
+        """Rows of each matrix that belong to one example."""
         return self.values.shape[1] if self.mode == "full" else 1
 
     def matrices(self) -> list[Tensor]:
@@ -64,19 +64,19 @@ class KernelBlock:
         shape, steps = (nx * c, ny * c), (strides[1], strides[3])
         return [self.values.as_strided(shape, steps, self.values.storage_offset())]
 
-    def pairs(self) -> list[Tensor]:
-        """The block as (nx, width, ny, width) for each matrix, views of it."""
+    def example_pairs(self) -> list[Tensor]:
+        """Each matrix as (nx, r, ny, r) with r rows per example, a view."""
         if self.mode == "full":
             return [self.values]
         return [matrix[:, None, :, None] for matrix in self.matrices()]
 
-    def split_output_grads(self, output_grads: Tensor) -> list[Tensor]:
-        """Output gradients (n, c, C, ...) as (n, width, C', ...) for each matrix."""
+    def by_matrix(self, rows: Tensor) -> list[Tensor]:
+        """Gradients or output gradients (n, c, C, ...) as (n, r, C', ...) for each matrix."""
         if self.mode == "full":
-            return [output_grads]
+            return [rows]
         if self.mode == "trace":
-            return [output_grads.flatten(1, 2).unsqueeze(1)]
-        return [output_grads[:, index, None] for index in range(output_grads.shape[1])]
+            return [rows.flatten(1, 2).unsqueeze(1)]
+        return [rows[:, index, None] for index in range(rows.shape[1])]
 
     def add_full(self, kernel: Tensor) -> None:
         """Add the entries of a full kernel (nx, c, ny, c) that belong to this block."""
@@ -86,11 +86,11 @@ class KernelBlock:
         diagonal = kernel.diagonal(dim1=1, dim2=3)  # (nx, ny, c)
         self.values.add_(diagonal.sum(2) if self.mode == "trace" else diagonal.permute(2, 0, 1))
 
-    def mirror(self, span: int, symmetrize: bool) -> None:
+    def mirror(self, stripe_size: int, symmetrize: bool) -> None:
         """Complete a symmetric block from the part on and above its diagonal stripes.
 
         Args:
-            span: Examples per stripe.
+            stripe_size: Examples per stripe.
             symmetrize: Whether rounding may have made the diagonal squares slightly asymmetric.
         """
         for matrix in self.matrices():
@@ -98,7 +98,7 @@ class KernelBlock:
                 upper = matrix.triu(1)  # three kernel launches for any number of blocks
                 matrix.triu_().add_(upper.T)
                 continue
-            for rows in spans(len(matrix), span * self.width):
+            for rows in spans(len(matrix), stripe_size * self.rows_per_example):
                 if rows.start:
                     matrix[rows, : rows.start] = matrix[: rows.start, rows].T
                 if symmetrize:
@@ -128,8 +128,8 @@ class PositionGram:
         geometry = left.geometry if isinstance(left, OuterFactors) else None
         self._geometry = geometry if geometry is not None and geometry.keeps_size else None
         self._spatial = _spatial(left) if self._geometry else ()
-        a = _rows(left)
-        b = a if left is right else _rows(right)
+        a = _position_rows(left)
+        b = a if left is right else _position_rows(right)
         self._positions = a.shape[1], b.shape[1]
         self._left, self._right = a, b
 
@@ -150,7 +150,7 @@ def _spatial(factors: PositionFactors) -> tuple[int, ...]:
     return tuple(factors.inputs.shape[2:])
 
 
-def _rows(factors: PositionFactors) -> Tensor:
+def _position_rows(factors: PositionFactors) -> Tensor:
     """One row per position: tokens (n, T), pixels (n, T, channels) or patches (n, T, D)."""
     if isinstance(factors, LookupFactors):
         return factors.tokens
@@ -173,7 +173,7 @@ def _sum_of_shifts(gram: Tensor, geometry: PatchGeometry, spatial: tuple[int, ..
     left, right = gram.shape[0], gram.shape[2]
     pixels = gram.view(left, *spatial, right, *spatial)
     for axis in range(len(spatial)):
-        size = geometry.kernel[axis]
+        size = geometry.window[axis]
         if size == 1:
             continue
         reach = geometry.dilation[axis] * (size - 1) // 2
@@ -219,13 +219,13 @@ class Contraction:
 
     Args:
         tile_bytes: Size of intermediate results.
-        span: Examples per stripe of a symmetric block.
+        stripe_size: Examples per stripe of a symmetric block.
         symmetric: Whether both sides are the same factors. Only the part on and above the diagonal
             stripes is then filled; :meth:`KernelBlock.mirror` completes it.
     """
 
     tile_bytes: int
-    span: int
+    stripe_size: int
     symmetric: bool
 
     def add(
@@ -276,7 +276,7 @@ class Contraction:
         if not self.symmetric:
             yield slice(0, left), slice(0, right)
             return
-        for columns in spans(right, self.span):
+        for columns in spans(right, self.stripe_size):
             yield slice(0, columns.stop), columns
 
     def _stored_gradients(
@@ -289,7 +289,7 @@ class Contraction:
 
     def _gram(self, left: Tensor, right: Tensor, block: KernelBlock, overwrite: bool) -> None:
         """Inner products of one piece of the gradients."""
-        J, J2 = (block.split_output_grads(side.flatten(2)) for side in (left, right))
+        J, J2 = (block.by_matrix(side.flatten(2)) for side in (left, right))
         for rows, columns in self._ranges(len(left), len(right)):
             targets = block.part(rows, columns).matrices()
             for target, x, y in zip(targets, J, J2, strict=True):
@@ -309,16 +309,16 @@ class Contraction:
     ) -> None:
         """One position: the elementwise product of a forward and a backward kernel."""
         gram = PositionGram(left, right)
-        B = block.split_output_grads(left.output_grads.squeeze(3))
-        B2 = block.split_output_grads(right.output_grads.squeeze(3))
+        B = block.by_matrix(left.output_grads.squeeze(3))
+        B2 = block.by_matrix(right.output_grads.squeeze(3))
         # With several outputs the forward kernel (n x n) is much smaller: it is computed once.
-        inner = gram.block(slice(None), slice(None)) if block.width > 1 else None
+        inner = gram.block(slice(None), slice(None)) if block.rows_per_example > 1 else None
         for rows, columns in self._ranges(len(B[0]), len(B2[0])):
             part = gram.block(rows, columns) if inner is None else inner[rows, :, columns]
-            forward = _repeated(part, block.width)  # (nx, 1, ny * width)
+            forward = _repeated(part, block.rows_per_example)  # (nx, 1, ny * width)
             targets = block.part(rows, columns).matrices()
             for target, x, y in zip(targets, B, B2, strict=True):
-                pairs = torch.unflatten(target, 0, (-1, block.width))
+                pairs = torch.unflatten(target, 0, (-1, block.rows_per_example))
                 factors = x[rows].flatten(0, 1), y[columns].flatten(0, 1)
                 if overwrite:
                     _multiply(target, *factors, overwrite)
@@ -332,8 +332,8 @@ class Contraction:
     ) -> None:
         """G = A A'^T, then B^i G for all examples of a tile, then <B^i G, B'^j>."""
         gram = PositionGram(left, right)
-        B = block.split_output_grads(left.output_grads)
-        B2 = block.split_output_grads(right.output_grads)
+        B = block.by_matrix(left.output_grads)
+        B2 = block.by_matrix(right.output_grads)
         _, width, C, T = B[0].shape
         at_once = pairs_at_once(width, T)
         first = [_by_position(x) for x in B] if at_once else B
@@ -345,7 +345,7 @@ class Contraction:
         contract = self._weighted if at_once else self._carried
         for rows, columns in self._tiles((len(B[0]), len(B2[0])), size):
             inner = gram.block(rows, columns)
-            targets = block.part(rows, columns).pairs()
+            targets = block.part(rows, columns).example_pairs()
             for target, x, y in zip(targets, first, second, strict=True):
                 total = contract(x[rows], inner, y[columns])
                 target.copy_(total) if overwrite else target.add_(total)
@@ -423,7 +423,7 @@ def _gradient_parts(sides: Sequence[OuterFactors], tile_bytes: int) -> Iterator[
     size = n * c * sides[0].output_grads.element_size()
     usable = tile_bytes // 2
     for offsets in _offset_parts(sides[0], usable // (size * C)):
-        columns = [_columns(side, offsets) for side in sides]
+        columns = [_input_columns(side, offsets) for side in sides]
         most = max(1, usable // (size * columns[0].shape[1]))
         for rows in spans(C, -(-C // -(-C // most))):  # equal heights
             formed = [
@@ -446,7 +446,7 @@ def _offset_parts(side: OuterFactors, columns: int) -> list[slice]:
     return side.geometry.offset_groups(side.inputs.shape[1], columns)
 
 
-def _columns(side: OuterFactors, offsets: slice) -> Tensor:
+def _input_columns(side: OuterFactors, offsets: slice) -> Tensor:
     """A part of the inputs, (n, columns, T)."""
     if side.geometry is None:
         return side.inputs.transpose(1, 2)

@@ -40,7 +40,7 @@ GeometryOf = Callable[[Tensor], PatchGeometry]  # batch of images -> geometry
 
 def patch_moments(
     images: Float[Tensor, "n channels *sizes"],
-    grid: PatchGeometry,
+    geometry: PatchGeometry,
     shift: Float[Tensor, " channels"],
     whole_shift: Float[Tensor, " d"] | None = None,
 ) -> Moments:
@@ -49,57 +49,61 @@ def patch_moments(
     A stream uses the shift of its first batch throughout, so adding a batch costs one addition.
     """
     if whole_shift is None:
-        whole_shift = shift.double().repeat_interleave(grid.offset_count)
+        whole_shift = shift.double().repeat_interleave(geometry.offset_count)
     scatter = whole_shift.new_zeros(len(whole_shift), len(whole_shift))
     total = torch.zeros_like(whole_shift)
-    shifted_products = _prefers_shifts(images, grid)
-    for chunk in _chunks(images, grid, unfolds=not shifted_products):
-        offset = _about(chunk, shift, grid)
+    shifted_products = _prefers_shifts(images, geometry)
+    for chunk in _chunks(images, geometry, unfolds=not shifted_products):
+        offset = _about(chunk, shift, geometry)
         summed = offset.sum(0, keepdim=True, dtype=torch.float64)
-        total += grid.rows(summed).sum((0, 1))
+        total += geometry.patch_rows(summed).sum((0, 1))
         if shifted_products:
-            scatter += _shifted_scatter(offset, grid)
+            scatter += _shifted_scatter(offset, geometry)
         else:
-            rows = grid.rows(offset).flatten(0, 1)
+            rows = geometry.patch_rows(offset).flatten(0, 1)
             scatter += rows.mT @ rows
-    count = float(len(images) * grid.positions(images.shape[2:]))
+    count = float(len(images) * geometry.positions(images.shape[2:]))
     # Float32 products are symmetric to float32 only; eigensolvers and checks expect more.
     scatter = (scatter + scatter.mT) / 2
     return Moments(whole_shift.new_tensor(count), whole_shift, total, scatter)
 
 
-def _about(images: Tensor, shift: Tensor, grid: PatchGeometry) -> Tensor:
+def _about(images: Tensor, shift: Tensor, geometry: PatchGeometry) -> Tensor:
     """Padded images minus the shift. The border of zeros becomes minus the shift."""
     center = shift.to(images)
-    offset = images - center.view(1, -1, *[1] * len(grid.kernel))
-    return grid.pad(offset, -center)
+    offset = images - center.view(1, -1, *[1] * len(geometry.window))
+    return geometry.pad(offset, -center)
 
 
-def _chunks(images: Tensor, grid: PatchGeometry, *, unfolds: bool) -> Iterator[Tensor]:
+def _chunks(images: Tensor, geometry: PatchGeometry, *, unfolds: bool) -> Iterator[Tensor]:
     per_image = images[0].numel() * images.element_size()
     if unfolds:
-        positions = grid.positions(images.shape[2:])
-        per_image = positions * images.shape[1] * grid.offset_count * images.element_size()
+        positions = geometry.positions(images.shape[2:])
+        per_image = positions * images.shape[1] * geometry.offset_count * images.element_size()
     yield from torch.split(images, max(1, _CHUNK_BYTES // max(per_image, 1)))
 
 
-def _prefers_shifts(images: Tensor, grid: PatchGeometry) -> bool:
+def _prefers_shifts(images: Tensor, geometry: PatchGeometry) -> bool:
     """Whether shifted products apply (two axes, stride 1, maps wider than the border) and pay."""
-    if len(grid.kernel) != 2 or set(grid.stride) != {1} or images.shape[1] < _FEWEST_CHANNELS:
+    if (
+        len(geometry.window) != 2
+        or set(geometry.stride) != {1}
+        or images.shape[1] < _FEWEST_CHANNELS
+    ):
         return False
-    positions = grid.output_size(images.shape[2:])
-    borders = [reach - 1 for reach in grid.reach]
+    positions = geometry.output_size(images.shape[2:])
+    borders = [reach - 1 for reach in geometry.reach]
     if any(size <= border for size, border in zip(positions, borders, strict=True)):
         return False
     pixels = prod(size + border for size, border in zip(positions, borders, strict=True))
-    lags = (prod(2 * size - 1 for size in grid.kernel) + 1) // 2
-    return 2 * pixels * lags < prod(positions) * grid.offset_count**2
+    lags = (prod(2 * size - 1 for size in geometry.window) + 1) // 2
+    return 2 * pixels * lags < prod(positions) * geometry.offset_count**2
 
 
-def _shifted_scatter(offset: Tensor, grid: PatchGeometry) -> Tensor:
+def _shifted_scatter(offset: Tensor, geometry: PatchGeometry) -> Tensor:
     """The scatter of all patches from products of the images with shifted copies."""
     channels = offset.shape[1]
-    height, width = grid.kernel
+    height, width = geometry.window
     pixels = offset.permute(2, 3, 0, 1).contiguous()  # (rows, columns, n, channels)
     blocks = pixels.new_zeros(
         (channels, height, width, channels, height, width), dtype=torch.float64
@@ -107,7 +111,7 @@ def _shifted_scatter(offset: Tensor, grid: PatchGeometry) -> Tensor:
     for down, right in product(range(height), range(1 - width, width)):
         if (down, right) < (0, 0):
             continue
-        for row, column, block in _lag_blocks(pixels, grid, down, right):
+        for row, column, block in _lag_blocks(pixels, geometry, down, right):
             blocks[:, row, column, :, row + down, column + right] = block
             blocks[:, row + down, column + right, :, row, column] = block.mT
     size = channels * height * width
@@ -115,14 +119,14 @@ def _shifted_scatter(offset: Tensor, grid: PatchGeometry) -> Tensor:
 
 
 def _lag_blocks(
-    pixels: Tensor, grid: PatchGeometry, down: int, right: int
+    pixels: Tensor, geometry: PatchGeometry, down: int, right: int
 ) -> Iterator[tuple[int, int, Tensor]]:
     """For one displacement, the block of channels of every kernel offset: sums over a rectangle."""
-    step_row, step_column = grid.dilation
+    step_row, step_column = geometry.dilation
     rows, columns = (
-        size - reach + 1 for size, reach in zip(pixels.shape[:2], grid.reach, strict=True)
+        size - reach + 1 for size, reach in zip(pixels.shape[:2], geometry.reach, strict=True)
     )
-    rows_down, columns_right = grid.kernel[0] - down, grid.kernel[1] - abs(right)
+    rows_down, columns_right = geometry.window[0] - down, geometry.window[1] - abs(right)
     first = max(0, -right)
     edge = (columns_right - 1) * step_column
     lines = slice(0, rows + (rows_down - 1) * step_row)
@@ -286,12 +290,12 @@ def patch_covariance(
     """
     tensors = _checked([images] if isinstance(images, Tensor) else images)
 
-    def geometry(images: Tensor) -> PatchGeometry:
+    def geometry_of(images: Tensor) -> PatchGeometry:
         return PatchGeometry.of(images.ndim - 2, kernel_size, stride, padding, dilation)
 
     if per_position:
-        return _per_position(tensors, geometry, centered, ddof)
-    moments = _pooled_moments(tensors, geometry)
+        return _per_position(tensors, geometry_of, centered, ddof)
+    moments = _pooled_moments(tensors, geometry_of)
     _require_ddof(ddof, int(moments.count))
     return moments.covariance(centered=centered, ddof=ddof)
 
@@ -315,11 +319,11 @@ def _checked(batches: Iterable[Any]) -> Iterator[Tensor]:
         yield images
 
 
-def _pooled_moments(batches: Iterable[Tensor], geometry: GeometryOf) -> Moments:
+def _pooled_moments(batches: Iterable[Tensor], geometry_of: GeometryOf) -> Moments:
     """Moments of the patches of all batches, about the channel means of the first."""
     total: Moments | None = None
     for images, shift in _with_shift(batches):
-        part = patch_moments(images, geometry(images), shift)
+        part = patch_moments(images, geometry_of(images), shift)
         total = part if total is None else total + part
     if total is None:
         raise DomainError(_NO_BATCH)
@@ -335,17 +339,17 @@ def _with_shift(batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _per_position(
-    batches: Iterable[Tensor], geometry: GeometryOf, centered: bool, ddof: int
+    batches: Iterable[Tensor], geometry_of: GeometryOf, centered: bool, ddof: int
 ) -> PositionCovariance:
     """Sums and scatters about the channel means of the first batch, for each position."""
     count, first = 0, torch.Size()
     positions: tuple[int, ...] = ()
     origin = totals = scatters = torch.empty(0)
     for images, shift in _with_shift(batches):
-        grid = geometry(images)
+        geometry = geometry_of(images)
         if not count:
-            first, positions = images.shape[2:], grid.output_size(images.shape[2:])
-            origin = shift.repeat_interleave(grid.offset_count)
+            first, positions = images.shape[2:], geometry.output_size(images.shape[2:])
+            origin = shift.repeat_interleave(geometry.offset_count)
             totals = origin.new_zeros(prod(positions), len(origin))
             scatters = origin.new_zeros(prod(positions), len(origin), len(origin))
         if images.shape[2:] != first:
@@ -353,8 +357,10 @@ def _per_position(
                 f"images: expected size {tuple(first)} as in the first batch, got "
                 f"{tuple(images.shape[2:])}; positions can only be compared in equal images"
             )
-        for chunk in _chunks(images, grid, unfolds=True):
-            rows = grid.rows(_about(chunk, shift, grid)).transpose(0, 1)  # (positions, n, d)
+        for chunk in _chunks(images, geometry, unfolds=True):
+            rows = geometry.patch_rows(_about(chunk, shift, geometry)).transpose(
+                0, 1
+            )  # (positions, n, d)
             totals += rows.sum(1, dtype=torch.float64)
             scatters += rows.mT @ rows
         count += len(images)
@@ -532,7 +538,7 @@ class _Inputs:
     """The inputs that the weights of one layer multiply, for one batch: rows, or patches."""
 
     values: Tensor
-    grid: PatchGeometry | None
+    geometry: PatchGeometry | None
 
     @classmethod
     def of(cls, module: nn.Module, value: Tensor, mask: Tensor | None, padding: str) -> "_Inputs":
@@ -548,32 +554,32 @@ class _Inputs:
 
     @property
     def count(self) -> int:
-        if self.grid is None:
+        if self.geometry is None:
             return len(self.values)
-        return len(self.values) * self.grid.positions(self.values.shape[2:])
+        return len(self.values) * self.geometry.positions(self.values.shape[2:])
 
     @property
     def width(self) -> int:
-        return self.values.shape[1] * (1 if self.grid is None else self.grid.offset_count)
+        return self.values.shape[1] * (1 if self.geometry is None else self.geometry.offset_count)
 
     def rows(self) -> Float[Tensor, "n d"]:
         """A copy of every patch."""
-        if self.grid is None:
+        if self.geometry is None:
             return self.values.clone()
-        return self.grid.rows(self.values).flatten(0, 1).clone()
+        return self.geometry.patch_rows(self.values).flatten(0, 1).clone()
 
     def moments(self, known: Moments | None) -> Moments:
-        if self.grid is None:
+        if self.geometry is None:
             return Moments.of(self.values, None if known is None else known.shift)
         if known is None:
             shift = double(self.values).mean((0, *range(2, self.values.ndim)))
-            return patch_moments(self.values, self.grid, shift)
-        shift = known.shift[:: self.grid.offset_count]
-        return patch_moments(self.values, self.grid, shift, known.shift)
+            return patch_moments(self.values, self.geometry, shift)
+        shift = known.shift[:: self.geometry.offset_count]
+        return patch_moments(self.values, self.geometry, shift, known.shift)
 
     def folded(self, rows: Float[Tensor, "n d"]) -> Moments:
         """Moments of earlier rows, about a shift as in streams: one number per channel."""
-        offsets = 1 if self.grid is None else self.grid.offset_count
+        offsets = 1 if self.geometry is None else self.geometry.offset_count
         means = rows.double().mean(0).view(-1, offsets).mean(1)
         return Moments.of(rows, means.repeat_interleave(offsets))
 

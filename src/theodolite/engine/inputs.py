@@ -474,7 +474,7 @@ class BatchList:
 
 @dataclass(frozen=True)
 class ExampleBlock:
-    """Consecutive examples whose factors are kept together; ``rows`` index the data."""
+    """Consecutive examples whose factors are kept together; ``span`` has their indices."""
 
-    rows: slice
+    span: slice
     batches: list[Batch]

@@ -48,7 +48,12 @@ from theodolite.engine.plan import (
     group_parameters,
     make_plan,
 )
-from theodolite.engine.readouts import Mode, resolve_outputs, resolve_readout
+from theodolite.engine.readouts import (
+    Mode,
+    resolve_outputs,
+    resolve_readout,
+    rows_per_example,
+)
 from theodolite.engine.runs import ForwardRun, ModelRecorder
 from theodolite.engine.state import require_fixed_mode, without_autocast
 
@@ -87,17 +92,17 @@ class Collected:
     """Factors of one block of examples.
 
     Args:
-        rows: Indices of the examples in the data.
+        span: The examples, as indices of the data.
         factors: One entry per group; None if all gradients are zero, or after the contraction.
         outputs: The differentiated outputs, (n, c), detached.
-        gradients: Name of a parameter -> gradient of the weighted sum of all outputs.
+        weighted_gradient: Parameter -> gradient of the weighted sum of all outputs.
         checked_batches: Batches with checked rows; kernels or gradients are compared later.
     """
 
-    rows: slice
+    span: slice
     factors: list[Factors | None]
     outputs: Tensor
-    gradients: dict[str, Tensor]
+    weighted_gradient: dict[str, Tensor]
     checked_batches: list[CheckedBatch] = field(default_factory=list)
 
 
@@ -113,7 +118,7 @@ class KernelEngine:
         dtype: Dtype of factors and kernels.
         device: Device of the computation.
         options: The user's options.
-        one_by_one: Why plain autograd takes one example at a time; None for batches.
+        fallback: Why plain autograd takes one example at a time; None for batches.
     """
 
     recorder: ModelRecorder
@@ -123,16 +128,16 @@ class KernelEngine:
     dtype: torch.dtype
     device: torch.device
     options: EngineOptions
-    one_by_one: Checked | None = None
+    fallback: Checked | None = None
 
     @property
     def checked(self) -> Checked:
         """How examples are measured, and what was checked."""
-        return self.recorder.check.summary() if self.one_by_one is None else self.one_by_one
+        return self.recorder.check.summary() if self.fallback is None else self.fallback
 
     @property
-    def outputs(self) -> int:
-        """Number c of differentiated outputs per example."""
+    def output_count(self) -> int:
+        """The number c of differentiated outputs of an example."""
         return self.single_run.outputs.shape[1]
 
     @property
@@ -141,9 +146,8 @@ class KernelEngine:
         return self.recorder.choice.mode
 
     @property
-    def _width(self) -> int:
-        """Rows of a kernel that belong to one example."""
-        return self.outputs if self.mode == "full" else 1
+    def _rows_per_example(self) -> int:
+        return rows_per_example(self.mode, self.output_count)
 
     @cached_property
     def layers(self) -> list[str]:
@@ -156,7 +160,7 @@ class KernelEngine:
 
         return sorted(self.layer_parameters, key=first_use)
 
-    def groups_of(self, layer: str) -> list[int]:
+    def group_indices(self, layer: str) -> list[int]:
         """Indices of the groups that a layer owns."""
         return self._owned_groups[layer]
 
@@ -179,18 +183,20 @@ class KernelEngine:
         single = {groups[0] for groups in layers if len(groups) == 1}
         return sorted({index for groups in layers for index in groups} - single)
 
-    def plan(self, left: int, right: int, symmetric: bool, kernels: int, held: int = 0) -> Plan:
+    def plan(
+        self, left: int, right: int, symmetric: bool, kernel_count: int, held_bytes: int = 0
+    ) -> Plan:
         """Choose routes and sizes; raise if there is not enough memory."""
         sizes = KernelSizes(
             left=left,
             right=right,
-            outputs=self.outputs,
+            output_count=self.output_count,
             mode=self.mode,
             symmetric=symmetric,
             dtype=self.dtype,
             device=self.device,
-            kernels=kernels,
-            held=held,
+            kernel_count=kernel_count,
+            held_bytes=held_bytes,
         )
         return make_plan(self.groups, self.single_run, self.recorder.ownership, sizes, self.options)
 
@@ -204,22 +210,22 @@ class KernelEngine:
         """
         plan = self.plan(left, right, symmetric, len(self.layers))
         examples = max(left, right)
-        if plan.block >= examples or self.one_by_one is not None:
+        if plan.block_size >= examples or self.fallback is not None:
             return [(self, plan)]
         for count in range(2, len(self.layers) + 1):
             found = [self._of_layers(names) for names in self._shared_out(plan, count)]
             plans = [part.plan(left, right, symmetric, len(self.layers)) for part in found]
-            if all(part.block >= examples for part in plans):
+            if all(part.block_size >= examples for part in plans):
                 return list(zip(found, plans, strict=True))
         return [(self, plan)]
 
     def _shared_out(self, plan: Plan, count: int) -> list[list[str]]:
         """Layers in this number of parts, or fewer, with about equal memory."""
-        total = sum(entry.numbers for entry in plan.groups) / count
+        total = sum(group_plan.numbers for group_plan in plan.group_plans) / count
         parts: list[list[str]] = [[]]
         kept = 0
         for layer in self.layers:
-            own = sum(plan.groups[index].numbers for index in self.groups_of(layer))
+            own = sum(plan.group_plans[index].numbers for index in self.group_indices(layer))
             if parts[-1] and kept + own / 2 > total * len(parts):
                 parts.append([])
             parts[-1].append(layer)
@@ -240,15 +246,16 @@ class KernelEngine:
             plan: The plan of every group.
             weights: One number per example of the block and output.
         """
-        count = block.rows.stop - block.rows.start
+        count = block.span.stop - block.span.start
         sizes = BlockSizes(
-            count, self.outputs, self.dtype, self.device, min(2**26, 2 * plan.tile_bytes)
+            count, self.output_count, self.dtype, self.device, min(2**26, 2 * plan.tile_bytes)
         )
-        if self.one_by_one is not None:
+        if self.fallback is not None:
             return self._collect_one_by_one(block, plan, sizes, weights)
         parameters = self.recorder.ownership.parameters
         collectors = [
-            collector_of(entry, sizes, parameters[entry.group.parameter]) for entry in plan.groups
+            collector_of(group_plan, sizes, parameters[group_plan.group.parameter])
+            for group_plan in plan.group_plans
         ]
         outputs: list[Tensor] = []
         checked_batches: list[CheckedBatch | None] = []
@@ -256,7 +263,7 @@ class KernelEngine:
         start = 0
         for batch in block.batches:
             rows = slice(start, start + len(batch))
-            first = block.rows.start + start
+            first = block.span.start + start
             run = self.recorder.run(batch, examples=range(first, first + len(batch)))
             check = self.recorder.check
             checked_batches.append(check.check_batch(self.recorder, run, batch, first))
@@ -271,11 +278,11 @@ class KernelEngine:
         factors = [collector.factors() for collector in collectors]
         kept = []
         for one in filter(None, checked_batches):
-            first = one.start - block.rows.start
+            first = one.start - block.span.start
             rows = slice(first, first + len(one.batch))
             own = [part[rows] for part in map(factors.__getitem__, self._hidden_groups) if part]
             kept.append(with_groups(one, own, self.mode, plan.tile_bytes))
-        return Collected(block.rows, factors, values, total, kept)
+        return Collected(block.span, factors, values, total, kept)
 
     def _collect_one_by_one(
         self, block: ExampleBlock, plan: Plan, sizes: BlockSizes, weights: Tensor | None
@@ -283,19 +290,17 @@ class KernelEngine:
         """The same from plain autograd, one example and one output at a time."""
         parameters = self.recorder.ownership.parameters
         collectors = {
-            entry.group.parameter: DenseCollector(
-                entry.group, sizes, parameters[entry.group.parameter]
-            )
-            for entry in plan.groups
+            group.parameter: DenseCollector(group, sizes, parameters[group.parameter])
+            for group in (group_plan.group for group_plan in plan.group_plans)
         }
         rows: list[Tensor] = []
         singles = (b.take(slice(k, k + 1)) for b in block.batches for k in range(len(b)))
         for example, single in enumerate(singles):
             outputs = self.recorder.run_plainly(single)
-            for output in range(self.outputs):
-                keep = output + 1 < self.outputs
+            for output in range(self.output_count):
+                keep = output + 1 < self.output_count
                 found = plain_gradients(outputs[0, output], parameters, keep=keep)
-                index = block.rows.start + example
+                index = block.span.start + example
                 require_finite_gradients(all_finite(found.values()), [index])
                 for name, gradient in found.items():
                     collectors[name].put(example, output, gradient)
@@ -306,7 +311,7 @@ class KernelEngine:
             for own in filter(None, factors):
                 (sums,) = own.weighted_sums([slice(0, len(own))], weights)
                 total |= own.unpack(sums)
-        return Collected(block.rows, [*factors], torch.cat(rows), total)
+        return Collected(block.span, [*factors], torch.cat(rows), total)
 
     def fill(
         self, layer: str, left: Collected, right: Collected, block: KernelBlock, plan: Plan
@@ -314,7 +319,7 @@ class KernelEngine:
         """Overwrite a block with the kernel of one layer."""
         symmetric = left is right
         contraction = self.contraction(plan, layer, len(left.outputs), symmetric)
-        indices = self.groups_of(layer)
+        indices = self.group_indices(layer)
         if not indices:
             block.values.zero_()
         with without_autocast(self.device):
@@ -322,17 +327,17 @@ class KernelEngine:
                 contraction.add(left.factors[index], right.factors[index], block, rank == 0)
         if symmetric and indices:
             # On a GPU the product of a matrix with itself is exactly symmetric.
-            routes = {plan.groups[index].route for index in indices}
+            routes = {plan.group_plans[index].route for index in indices}
             exact = self.device.type == "cuda" and "positions" not in routes
-            block.mirror(contraction.span, symmetrize=not exact)
+            block.mirror(contraction.stripe_size, symmetrize=not exact)
 
     def contraction(self, plan: Plan, layer: str, examples: int, symmetric: bool) -> Contraction:
         """The contraction for a layer. A symmetric block is computed in stripes of columns.
 
         Each stripe ends at the diagonal, so more stripes save more work; fewer are larger products.
         """
-        groups = [plan.groups[index] for index in self.groups_of(layer)]
-        heaviest = max(groups, key=lambda entry: entry.cost, default=None)
+        groups = [plan.group_plans[index] for index in self.group_indices(layer)]
+        heaviest = max(groups, key=lambda group_plan: group_plan.cost, default=None)
         stripes = self.options.stripes or self._stripes(heaviest, examples)
         span = -(-examples // stripes)
         if heaviest is not None and heaviest.route != "positions":
@@ -344,12 +349,15 @@ class KernelEngine:
             return 1
         on_gpu = self.device.type == "cuda"
         least = (_STRIPES if on_gpu else _CPU_STRIPES)[heaviest.route]
-        by_rows, by_cost = examples * self._width // least.rows, heaviest.cost / least.products
+        by_rows, by_cost = (
+            examples * self._rows_per_example // least.rows,
+            heaviest.cost / least.products,
+        )
         return max(1, min(_MOST_STRIPES, by_rows, examples, round(by_cost)))
 
     def _rounded_to_tiles(self, span: int, examples: int) -> int:
         """Long stripes whose rows fill whole tiles or vectors, if whole examples allow it."""
-        width = self._width
+        width = self._rows_per_example
         if self.device.type != "cuda":
             step = _VECTOR_ROWS // math.gcd(_VECTOR_ROWS, width)
             return min(examples, -(-span // step) * step)
@@ -363,7 +371,7 @@ def prepare(
     model: nn.Module,
     data: BatchList,
     options: EngineOptions,
-    one_by_one: Checked | None = None,
+    fallback: Checked | None = None,
 ) -> KernelEngine:
     """Run the model with one example of the first batch, and group the uses of its parameters.
 
@@ -373,7 +381,7 @@ def prepare(
         model: The model.
         data: The examples.
         options: The user's options.
-        one_by_one: Why plain autograd takes one example at a time; None for batches.
+        fallback: Why plain autograd takes one example at a time; None for batches.
     """
     inner = unwrap(model)
     require_fixed_mode(inner)
@@ -382,10 +390,10 @@ def prepare(
     readout = resolve_readout(options.readout)
     recorder = ModelRecorder(inner, ownership, readout, choice, ExampleCheck(options.check))
     example = 0
-    if one_by_one is None and options.check:
+    if fallback is None and options.check:
         example = recorder.check.single_rows(len(data.batches[0]))[0]
     probe = data.batches[0].take(slice(example, example + 1))
-    if one_by_one is None:
+    if fallback is None:
         require_real(ownership)
         single_run = recorder.run_single(probe, example if options.check else None)
         groups = group_parameters(single_run.uses, ownership)
@@ -397,7 +405,7 @@ def prepare(
     dtype = wide_dtype(options.dtype or single_run.outputs.dtype)
     device = single_run.outputs.device
     layers = ownership.layers
-    return KernelEngine(recorder, layers, groups, single_run, dtype, device, options, one_by_one)
+    return KernelEngine(recorder, layers, groups, single_run, dtype, device, options, fallback)
 
 
 def _restricted(ownership: Ownership) -> Ownership:
@@ -463,8 +471,8 @@ def _outputs_per_pass(plan: Plan, run: ForwardRun) -> int:
 
 
 def _require_same_calls(plan: Plan, run: ForwardRun) -> None:
-    if len(run.uses) != plan.uses:
+    if len(run.uses) != plan.use_count:
         raise NotFollowedError(
-            f"model: expected the same {plan.uses} uses of parameters for all examples, got "
+            f"model: expected the same {plan.use_count} uses of parameters for all examples, got "
             f"{len(run.uses)}: what is called depends on the data"
         )

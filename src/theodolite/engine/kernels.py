@@ -362,7 +362,7 @@ def kernels_of(
     engines = engine.split_by_layers(len(data), right_size, other is None)
     pieces = sum(_pieces(part, plan, data, other) for part, plan in engines)
     counter = ProgressCounter(progress, pieces)
-    shape = kernel_shape(engine.mode, len(data), right_size, engine.outputs)
+    shape = kernel_shape(engine.mode, len(data), right_size, engine.output_count)
     kernels: dict[str, Tensor] = {}
     to_compare = []
     for part, plan in engines:
@@ -397,9 +397,9 @@ def _fill(
     outputs: list[Tensor] = []
     checked_rows: list[CheckedBatch] = []
     checked_columns: list[CheckedBatch] = []
-    for block in data.blocks(plan.block, plan.batch_size):
+    for block in data.blocks(plan.block_size, plan.batch_size):
         left = engine.collect(block, plan)
-        counter.done(f"examples {block.rows.start} to {block.rows.stop - 1}")
+        counter.done(f"examples {block.span.start} to {block.span.stop - 1}")
         outputs.append(left.outputs)
         checked_rows += left.checked_batches
         if other is None and len(left.outputs) == len(data):
@@ -407,16 +407,16 @@ def _fill(
             break
         if other is None:
             store.fill(left, left)
-        for columns in (data if other is None else other).blocks(plan.block, plan.batch_size):
-            if other is None and columns.rows.start <= block.rows.start:
+        for columns in (data if other is None else other).blocks(plan.block_size, plan.batch_size):
+            if other is None and columns.span.start <= block.span.start:
                 continue
             right = engine.collect(columns, plan)
             checked_columns += right.checked_batches
             suffix = "" if other is None else " of the other set"
-            counter.done(f"examples {columns.rows.start} to {columns.rows.stop - 1}{suffix}")
+            counter.done(f"examples {columns.span.start} to {columns.span.stop - 1}{suffix}")
             store.fill(left, right)
             if other is None:
-                store.mirror(left.rows, right.rows)
+                store.mirror(left.span, right.span)
     if other is None:  # each batch with itself, and the first one with those of later columns
         first = checked_rows[:1] * len(checked_columns)
         return torch.cat(outputs), (checked_rows + first, checked_rows + checked_columns)
@@ -425,9 +425,9 @@ def _fill(
 
 def _pieces(engine: KernelEngine, plan: Plan, data: BatchList, other: BatchList | None) -> int:
     """Number of blocks of examples, and of layers that are filled between them."""
-    rows = -(-len(data) // plan.block)
+    rows = -(-len(data) // plan.block_size)
     if other is not None:
-        columns = -(-len(other) // plan.block)
+        columns = -(-len(other) // plan.block_size)
         return rows + rows * columns * (1 + len(engine.layers))
     return rows * (rows + 1) // 2 * (1 + len(engine.layers))
 
@@ -461,18 +461,18 @@ class _KernelStore:
     def fill(self, left: Collected, right: Collected) -> None:
         """Fill one block of every kernel."""
         for layer in self._engine.layers:
-            block = self._block(layer).part(left.rows, right.rows)
+            block = self._block(layer).part(left.span, right.span)
             self._engine.fill(layer, left, right, block, self._plan)
             self._counter.done(f"layer {layer}")
 
     def fill_and_release(self, collected: Collected) -> None:
         """Fill whole kernels, and release each factor after its use: factors take most memory."""
         engine = self._engine
-        waiting = Counter(index for layer in engine.layers for index in engine.groups_of(layer))
+        waiting = Counter(index for layer in engine.layers for index in engine.group_indices(layer))
         for layer in engine.layers:
             engine.fill(layer, collected, collected, self._block(layer), self._plan)
             self._counter.done(f"layer {layer}")
-            for index in engine.groups_of(layer):
+            for index in engine.group_indices(layer):
                 waiting[index] -= 1
                 if waiting[index] == 0:
                     collected.factors[index] = None
@@ -490,14 +490,14 @@ def coverage_of(engine: KernelEngine, plan: Plan) -> dict[str, tuple[Coverage, .
     """How the gradients of every parameter of every layer were obtained."""
     ownership = engine.recorder.ownership
     found: dict[str, Coverage] = {}
-    for entry in plan.groups:
-        uses = [engine.single_run.uses[index] for index in entry.group.uses]
-        for name in entry.group.parameters:
+    for group_plan in plan.group_plans:
+        uses = [engine.single_run.uses[index] for index in group_plan.group.uses]
+        for name in group_plan.group.parameters:
             found[name] = Coverage(
                 name,
                 tuple(use.function for use in uses),
                 all(use.by_rule for use in uses),
-                "one example at a time" if engine.one_by_one is not None else entry.route,
+                "one example at a time" if engine.fallback is not None else group_plan.route,
                 ownership.shared.get(name, ()),
             )
     return {
@@ -601,20 +601,20 @@ def _features_of(
     parameters = engine.recorder.ownership.parameters
     dense = replace(engine, groups=dense_groups(engine.single_run.uses, parameters))
     plan = dense.plan(len(data), len(data), True, 0)
-    if plan.block < len(data):
-        count = len(data) * engine.outputs * sum(p.numel() for p in parameters.values())
+    if plan.block_size < len(data):
+        count = len(data) * engine.output_count * sum(p.numel() for p in parameters.values())
         raise MemoryLimitError(
             f"memory: expected features of all examples to fit, but {count:,} numbers do not; pass "
             "fewer examples or layers, or a larger memory_limit; tangent_kernels needs none of them"
         )
-    (block,) = data.blocks(plan.block, plan.batch_size)
+    (block,) = data.blocks(plan.block_size, plan.batch_size)
     collected = dense.collect(block, plan)
     factors: list[Factors] = []
     for group, own in zip(dense.groups, collected.factors, strict=True):
         if own is None:
             parameter = parameters[group.parameter]
             entries = parameter.numel() * (2 if parameter.is_complex() else 1)
-            shape = len(data), engine.outputs, entries
+            shape = len(data), engine.output_count, entries
             zeros = torch.zeros(shape, dtype=engine.dtype, device=engine.device)
             own = DenseFactors(group.parameters, [zeros])
         factors.append(own)
@@ -798,7 +798,7 @@ def _vector_factors(
             engine, plan = prepared(fitting)
         (block,) = data.blocks(len(data), plan.batch_size)
         factors = engine.collect(block, plan).factors
-    own = {layer: factors[engine.groups_of(layer)[0]] for layer in fitting}
+    own = {layer: factors[engine.group_indices(layer)[0]] for layer in fitting}
     return {
         layer: part
         for layer, part in own.items()
@@ -807,7 +807,7 @@ def _vector_factors(
 
 
 def _has_vectors(engine: KernelEngine, plan: Plan, layer: str) -> bool:
-    groups = [plan.groups[index] for index in engine.groups_of(layer)]
+    groups = [plan.group_plans[index] for index in engine.group_indices(layer)]
     return [(entry.group.kind, entry.route) for entry in groups] == [("outer", "hadamard")]
 
 

@@ -35,7 +35,7 @@ def per_axis(value: PerAxis, count: int) -> tuple[int, ...]:
 class PatchGeometry:
     """How a convolution cuts patches out of images: one number per spatial axis in each field."""
 
-    kernel: tuple[int, ...]
+    window: tuple[int, ...]
     stride: tuple[int, ...]
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
@@ -65,12 +65,12 @@ class PatchGeometry:
     @property
     def offset_count(self) -> int:
         """Number of kernel offsets: pixels in one channel of a patch."""
-        return prod(self.kernel)
+        return prod(self.window)
 
     @property
     def reach(self) -> tuple[int, ...]:
         """Pixels from the first to the last entry of the kernel, per axis."""
-        return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True))
+        return tuple((k - 1) * d + 1 for k, d in zip(self.window, self.dilation, strict=True))
 
     @property
     def keeps_size(self) -> bool:
@@ -80,8 +80,8 @@ class PatchGeometry:
         )
 
     def offsets(self) -> list[tuple[int, ...]]:
-        """Kernel offsets in the padded image, in the order of the kernel's entries."""
-        axes = [range(0, k * d, d) for k, d in zip(self.kernel, self.dilation, strict=True)]
+        """Kernel offsets in the padded image, in the order of the window's entries."""
+        axes = [range(0, k * d, d) for k, d in zip(self.window, self.dilation, strict=True)]
         return list(product(*axes))
 
     def output_size(self, sizes: Sequence[int]) -> tuple[int, ...]:
@@ -112,7 +112,7 @@ class PatchGeometry:
         if border is None:
             return padded
         inside = functional.pad(torch.ones_like(images[:1, :1]), widths)
-        return padded + (1 - inside) * border.view(1, -1, *[1] * len(self.kernel))
+        return padded + (1 - inside) * border.view(1, -1, *[1] * len(self.window))
 
     def _windows(self, padded: Tensor, axis: int) -> Tensor:
         """A view with the kernel offsets along one spatial axis as a new last axis."""
@@ -121,13 +121,13 @@ class PatchGeometry:
 
     def _all_windows(self, padded: Tensor) -> Tensor:
         """A view of shape (n, channels, *positions, *offsets)."""
-        for axis in range(len(self.kernel)):
+        for axis in range(len(self.window)):
             padded = self._windows(padded, axis)
         return padded
 
-    def rows(self, padded: Float[Tensor, "n channels *sizes"]) -> Tensor:
+    def patch_rows(self, padded: Float[Tensor, "n channels *sizes"]) -> Tensor:
         """Channel-major patches ``(n, T, channels * offsets)`` of images with their border."""
-        axes = len(self.kernel)
+        axes = len(self.window)
         order = (0, *range(2, 2 + axes), 1, *range(2 + axes, 2 + 2 * axes))
         patches = self._all_windows(padded).permute(order)
         return patches.reshape(len(padded), prod(patches.shape[1 : 1 + axes]), -1)
@@ -150,7 +150,7 @@ class PatchGeometry:
         With examples on the inner axis, the rows of all examples form one matrix without a copy.
         With examples on the outer axis, each example's matrix is contiguous.
         """
-        axes = len(self.kernel)
+        axes = len(self.window)
         windows = self._all_windows(self.pad(images))
         positions, offsets = range(2, 2 + axes), range(2 + axes, 2 + 2 * axes)
         if examples_inside:
@@ -162,7 +162,7 @@ class PatchGeometry:
     @property
     def has_strips(self) -> bool:
         """Whether :meth:`strips` applies: two axes, no stride along the first."""
-        return len(self.kernel) == 2 and self.stride[0] == 1
+        return len(self.window) == 2 and self.stride[0] == 1
 
     def strips(self, images: Tensor) -> list[Tensor]:
         """For each row of the kernel its patch entries, ``(n, columns * channels, T)``, a view.
@@ -176,7 +176,7 @@ class PatchGeometry:
         strips = windows.permute(0, 4, 1, 2, 3).contiguous()
         flat = strips.flatten(1, 2).flatten(2)
         step, length = self.dilation[0] * sizes[1], sizes[0] * sizes[1]
-        return [flat[:, :, row * step : row * step + length] for row in range(self.kernel[0])]
+        return [flat[:, :, row * step : row * step + length] for row in range(self.window[0])]
 
     def offset_groups(self, channels: int, columns: int) -> list[slice]:
         """Kernel offsets in equal groups of at most this many columns, and at least one offset."""

@@ -44,20 +44,23 @@ Kind = Literal["outer", "lookup", "mixed", "dense"]
 class ParameterGroup:
     """Parameters whose gradients are contracted together.
 
+    A parameter that is used as several tensors, such as its transpose or its chunks, is dense.
+
     Args:
         parameter: Name of the matrix, table or other tensor.
         kind: How its gradient is kept.
         uses: Indices of its uses in the list of all uses.
         bias: Name of the bias that is contracted with it, or None.
-        direct: Whether all uses have one tensor that is the parameter, or its entries times a
-            number; otherwise autograd converts gradients of the used tensor.
+        needs_pull_back: Whether autograd must convert gradients of the used tensors into those of
+            the parameter. False if all uses have one tensor that is the parameter, or some of its
+            entries times a number.
     """
 
     parameter: str
     kind: Kind
     uses: tuple[int, ...]
     bias: str | None = None
-    direct: bool = True
+    needs_pull_back: bool = False
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -79,7 +82,7 @@ def _group(name: str, indices: tuple[int, ...], uses: list[Use]) -> ParameterGro
     chosen = [uses[index] for index in indices]
     same = len({id(use.origin.tensor) for use in chosen}) == 1
     if not same or chosen[0].origin.scale is None:
-        return ParameterGroup(name, "dense", indices, direct=False)
+        return ParameterGroup(name, "dense", indices, needs_pull_back=True)
     return ParameterGroup(name, _kind(chosen), indices)
 
 
@@ -130,7 +133,8 @@ def dense_groups(uses: list[Use], parameters: Mapping[str, Tensor]) -> list[Para
             found[root].append(index)
     names = dict.fromkeys([*found, *parameters])
     return [
-        ParameterGroup(name, "dense", tuple(found.get(name, ())), direct=False) for name in names
+        ParameterGroup(name, "dense", tuple(found.get(name, ())), needs_pull_back=True)
+        for name in names
     ]
 
 
@@ -139,7 +143,7 @@ def _calls(group: ParameterGroup, uses: list[Use]) -> tuple[int, ...]:
 
 
 def _is_bias(group: ParameterGroup, uses: list[Use]) -> bool:
-    if group.kind != "dense" or not group.direct:
+    if group.kind != "dense" or group.needs_pull_back:
         return False
     chosen = [uses[index] for index in group.uses]
     return all(
@@ -155,7 +159,9 @@ Route = Literal["hadamard", "positions", "gradients"]
 # Multiply-adds in the time of moving one byte, in float32: 51 TFLOP/s and 4 TB/s on a large GPU,
 # 100 GFLOP/s and 15 GB/s on two CPU cores.
 _PRODUCTS_PER_BYTE = 6.0
-_SHIFT_MOVES = 14  # times that shifts for 3 x 3 patches move the numbers of a Gram matrix, about
+# How often the numbers of a Gram matrix are read or written: about 14 times by the shifts of 3 x 3
+# patches along two axes, twice without shifts.
+_SHIFT_MOVES, _GRAM_MOVES = 14, 2
 # A product with fewer columns takes as long as one with this many.
 _NARROW = 32
 _FEW_ROWS = 64
@@ -168,27 +174,28 @@ class ContractionSizes:
     Args:
         left: Examples on the first side.
         right: Examples on the second side.
-        outputs: Number of outputs that stay separate on each side (c for the full kernel, else 1).
+        separate_outputs: Outputs that stay separate on each side: c for the full kernel, else 1.
         rows: Rows C of the matrix, times the merged outputs.
         columns: Columns D.
         positions: Positions T.
-        pixels: Numbers per position if shifts of their Gram matrix give that of patches; else 0.
+        shifted_channels: Channels of the images, if the Gram matrix of patches is a sum of shifts
+            of that of pixels; else 0.
         symmetric: Whether both sides are the same, so that half of the products suffice.
         itemsize: Bytes per number.
     """
 
     left: int
     right: int
-    outputs: int
+    separate_outputs: int
     rows: int
     columns: int
     positions: int
-    pixels: int = 0
+    shifted_channels: int = 0
     symmetric: bool = True
     itemsize: int = 4
 
     @property
-    def pairs(self) -> float:
+    def pair_count(self) -> float:
         """Number of contracted pairs of examples."""
         return self.left * self.right * (0.5 if self.symmetric else 1.0)
 
@@ -198,23 +205,27 @@ def _time(products: float, numbers: float | int, itemsize: int) -> float:
     return products + _PRODUCTS_PER_BYTE * numbers * itemsize
 
 
-def contraction_costs(problem: ContractionSizes) -> dict[Route, float]:
+def contraction_costs(sizes: ContractionSizes) -> dict[Route, float]:
     """Predicted time of every possible route, in multiply-adds."""
-    p = problem
-    c, T, C, D = p.outputs, p.positions, p.rows, p.columns
+    p = sizes
+    c, T, C, D = p.separate_outputs, p.positions, p.rows, p.columns
     examples = p.left if p.symmetric else p.left + p.right
     if T == 1:
-        # n^2 D + (n c)^2 C, then a Hadamard product
-        return {"hadamard": _time(p.pairs * (D + c * c * C), 3 * p.pairs * c * c, p.itemsize)}
+        # n^2 D + (n c)^2 C, then a Hadamard product: two factors are read, one result is written
+        return {
+            "hadamard": _time(p.pair_count * (D + c * c * C), 3 * p.pair_count * c * c, p.itemsize)
+        }
     # G = A A'^T, then B^i G and <B^i G, B'^j>, or <B^i, B'^j> at all positions and its sum with G
     if pairs_at_once(c, T):
         products, numbers = c * c * T * T * C, 3 * c * c * T * T
     else:
         products, numbers = c * T * C * (T + max(c, _NARROW)), 2 * c * C * T
-    position_products = p.pairs * (T * T * (p.pixels or D) + products)
-    position_numbers = p.pairs * (numbers + T * T * (_SHIFT_MOVES if 0 < p.pixels < D else 2))
-    # gradients of all examples, then their Gram matrix
-    gradient_products = examples * c * T * C * D + p.pairs * c * c * C * D
+    position_products = p.pair_count * (T * T * (p.shifted_channels or D) + products)
+    position_numbers = p.pair_count * (
+        numbers + T * T * (_SHIFT_MOVES if 0 < p.shifted_channels < D else _GRAM_MOVES)
+    )
+    # Gradients of all examples are written and read once; then their Gram matrix.
+    gradient_products = examples * c * T * C * D + p.pair_count * c * c * C * D
     gradient_numbers = examples * (2 * c * C * D + 3 * T * D)
     return {
         "positions": _time(position_products, position_numbers, p.itemsize),
@@ -235,17 +246,17 @@ def scatter_cost(rows: int, columns: int) -> float:
     return _time(2.0 * rows * columns**2, 3 * rows * columns, 8)
 
 
-def choose_route(problem: ContractionSizes) -> Route:
+def choose_route(sizes: ContractionSizes) -> Route:
     """The route with the lowest predicted time."""
-    predicted = contraction_costs(problem)
+    predicted = contraction_costs(sizes)
     return min(predicted, key=lambda route: predicted[route])
 
 
 _TILE_BYTES = {"cpu": 2**25, "cuda": 2**31}
-_FILLING = 16  # least number of examples of a pass on a GPU, if there is enough memory
+_FILLING = 16  # examples of a pass that keep a GPU busy
 _PASS_BYTES = {"cpu": 2**28, "cuda": 9 * 2**29}
 _KEPT_BYTES = 2**26  # of glibc, see state.raise_trim_threshold
-# A plan of at most _LITTLE bytes is the same for every limit of at least _SURE bytes. So the free
+# A plan of at most _LITTLE bytes is the same for every limit from _SURE bytes on. So the free
 # memory, which takes long to find out, is not asked for.
 _LITTLE, _SURE = 2**27, 2**30
 
@@ -307,20 +318,20 @@ class Plan:
     """Sizes of one computation.
 
     Args:
-        groups: The plans of all groups.
-        uses: Number of uses of parameters in one forward pass.
+        group_plans: The plans of all groups.
+        use_count: Uses of parameters in one forward pass.
         batch_size: Examples per forward pass.
-        block: Examples whose factors are kept at a time.
+        block_size: Examples whose factors are kept at a time.
         tile_bytes: Size of intermediate results.
         predicted_bytes: Predicted peak of memory, without the model.
         spare_bytes: Bytes between this peak and the limit.
         outputs_per_pass: Outputs of one backward pass; None to choose.
     """
 
-    groups: list[GroupPlan]
-    uses: int
+    group_plans: list[GroupPlan]
+    use_count: int
     batch_size: int
-    block: int
+    block_size: int
     tile_bytes: int
     predicted_bytes: int
     spare_bytes: int
@@ -333,18 +344,18 @@ class KernelSizes:
 
     left: int
     right: int
-    outputs: int
+    output_count: int
     mode: Mode
     symmetric: bool
     dtype: torch.dtype
     device: torch.device
-    kernels: int  # number of kernels that exist at a time
-    held: int = 0  # bytes that stay allocated
+    kernel_count: int  # kernels that exist at a time
+    held_bytes: int = 0  # of other tensors that stay allocated
 
     @property
     def kernel_bytes(self) -> int:
         """Bytes of one kernel."""
-        shape = kernel_shape(self.mode, self.left, self.right, self.outputs)
+        shape = kernel_shape(self.mode, self.left, self.right, self.output_count)
         return int(torch.Size(shape).numel()) * self.dtype.itemsize
 
 
@@ -360,46 +371,57 @@ def make_plan(
     Raises:
         MemoryLimitError: If single examples do not fit.
     """
-    plans = [_group_plan(group, single_run, ownership, sizes, options) for group in groups]
-    kept = sum(plan.numbers for plan in plans) * sizes.dtype.itemsize
-    graph = 2 * single_run.result_bytes  # activations, and gradients of about the same size
-    kernels = sizes.kernels * sizes.kernel_bytes
-    parameters = sum(p.numel() * p.element_size() for p in ownership.parameters.values())
-    examples = sizes.left if sizes.symmetric else sizes.left + sizes.right
-    largest = _TILE_BYTES.get(sizes.device.type, _TILE_BYTES["cpu"])
-    most = kernels + sizes.held + 2 * (largest + parameters) + examples * (graph + kept)
-    limit = options.memory_limit or (_SURE if most <= _LITTLE else available_bytes(sizes.device))
-    tile = options.tile_bytes or min(largest, limit // 8)
-    fixed = kernels + sizes.held + 2 * tile
+    group_plans = [_group_plan(group, single_run, ownership, sizes, options) for group in groups]
+    # Of one example: its factors, and its graph with gradients of about the same size.
+    factor_bytes = sum(plan.numbers for plan in group_plans) * sizes.dtype.itemsize
+    graph_bytes = 2 * single_run.result_bytes
+    # Of the call: kernels, parameters, and the largest intermediate results.
+    kernel_bytes = sizes.kernel_count * sizes.kernel_bytes
+    parameter_bytes = sum(p.numel() * p.element_size() for p in ownership.parameters.values())
+    largest_tile = _TILE_BYTES.get(sizes.device.type, _TILE_BYTES["cpu"])
+    kept_examples = sizes.left if sizes.symmetric else sizes.left + sizes.right
+    at_most = kernel_bytes + sizes.held_bytes + 2 * (largest_tile + parameter_bytes)
+    at_most += kept_examples * (graph_bytes + factor_bytes)
+    limit = options.memory_limit
+    if limit is None:
+        limit = _SURE if at_most <= _LITTLE else available_bytes(sizes.device)
+    tile_bytes = options.tile_bytes or min(largest_tile, limit // 8)
+    fixed_bytes = kernel_bytes + sizes.held_bytes + 2 * tile_bytes
     if options.memory_limit:  # what libraries take, and what the allocator keeps after it was freed
-        fixed += max(limit // 10, min(limit // 4, _KEPT_BYTES))
+        fixed_bytes += max(limit // 10, min(limit // 4, _KEPT_BYTES))
+    block_size = max(sizes.left, sizes.right)
+    batch_size = pass_size(
+        options, block_size, sizes.device, graph_bytes, max(0, limit - fixed_bytes)
+    )
+    pass_bytes = batch_size * graph_bytes
+    predicted_bytes = fixed_bytes + pass_bytes + kept_examples * factor_bytes
+    if predicted_bytes > limit:  # two blocks at a time
+        free_bytes = limit - fixed_bytes - pass_bytes
+        if factor_bytes:
+            block_size = min(block_size, int(free_bytes // (2 * factor_bytes)))
+        predicted_bytes = fixed_bytes + pass_bytes + 2 * block_size * factor_bytes
     # At the end the check holds gradients of two parts of a batch, and a graph of the larger one.
-    checked = kernels + 2 * parameters if options.check else 0
-    longest = max(sizes.left, sizes.right)
-    batch_size = pass_size(options, longest, sizes.device, graph, max(0, limit - fixed))
-    block = max(sizes.left, sizes.right)
-    needed = fixed + batch_size * graph + examples * kept
-    if needed > limit:
-        free = limit - fixed - batch_size * graph
-        block = min(block, int(free // (2 * kept))) if kept else block
-        needed = fixed + batch_size * graph + 2 * block * kept
-    needed = max(needed, checked)
-    if block < 1 or needed > limit:
-        raise MemoryLimitError(_refusal(sizes, limit, fixed, graph + 2 * kept, options.batch_size))
+    check_bytes = kernel_bytes + 2 * parameter_bytes if options.check else 0
+    predicted_bytes = max(predicted_bytes, check_bytes)
+    if block_size < 1 or predicted_bytes > limit:
+        example_bytes = graph_bytes + 2 * factor_bytes
+        raise MemoryLimitError(
+            _refusal(sizes, limit, fixed_bytes, example_bytes, options.batch_size)
+        )
     return Plan(
-        plans,
+        group_plans,
         len(single_run.uses),
-        min(batch_size, block),
-        block,
-        tile,
-        needed,
-        limit - needed,
+        min(batch_size, block_size),
+        block_size,
+        tile_bytes,
+        predicted_bytes,
+        limit - predicted_bytes,
         options.outputs_per_pass,
     )
 
 
 def pass_size(
-    options: EngineOptions, examples: int, device: torch.device, graph: int, free: int
+    options: EngineOptions, examples: int, device: torch.device, graph_bytes: int, free_bytes: int
 ) -> int:
     """Number of examples in one pass.
 
@@ -407,15 +429,15 @@ def pass_size(
         options: The user's options.
         examples: Number of all examples.
         device: Device of the passes.
-        graph: Bytes of the graph of one example.
-        free: Bytes for a pass.
+        graph_bytes: Bytes of the graph of one example.
+        free_bytes: Bytes for a pass.
     """
     if options.batch_size is not None:
         return min(options.batch_size, examples)
     wanted = _PASS_BYTES.get(device.type, _PASS_BYTES["cpu"])
     if device.type == "cuda":  # launches take as long for few long sequences as for many
-        wanted = max(wanted, min(_FILLING * graph, free // 8))
-    size = max(1, min(wanted, free // 2) // max(1, graph))
+        wanted = max(wanted, min(_FILLING * graph_bytes, free_bytes // 8))
+    size = max(1, min(wanted, free_bytes // 2) // max(1, graph_bytes))
     passes = -(-examples // min(size, examples))
     return -(-examples // passes)  # passes of equal size
 
@@ -425,15 +447,15 @@ def _size(count: int) -> str:
 
 
 def _refusal(
-    sizes: KernelSizes, limit: int, fixed: int, per_example: int, batch_size: int | None
+    sizes: KernelSizes, limit: int, fixed_bytes: int, example_bytes: int, batch_size: int | None
 ) -> str:
-    kernels = sizes.kernels * sizes.kernel_bytes
+    kernel_bytes = sizes.kernel_count * sizes.kernel_bytes
     passes = "" if batch_size in (None, 1) else f"a batch_size below {batch_size}, "
     return (
-        f"memory: expected to stay below {_size(limit)}, but {sizes.kernels} kernels of "
-        f"{kernel_shape(sizes.mode, sizes.left, sizes.right, sizes.outputs)} take "
-        f"{_size(kernels)}, intermediate results {_size(fixed - kernels)} and a single example "
-        f"{_size(per_example)}; pass fewer examples or layers, "
+        f"memory: expected to stay below {_size(limit)}, but {sizes.kernel_count} kernels of "
+        f"{kernel_shape(sizes.mode, sizes.left, sizes.right, sizes.output_count)} take "
+        f"{_size(kernel_bytes)}, intermediate results {_size(fixed_bytes - kernel_bytes)} and a "
+        f"single example {_size(example_bytes)}; pass fewer examples or layers, "
         f"{passes}outputs='trace', or a larger memory_limit; tangent_alignments needs no kernel at "
         "all"
     )
@@ -447,24 +469,25 @@ def _group_plan(
     options: EngineOptions,
 ) -> GroupPlan:
     structures = [single_run.uses[index].structure for index in group.uses]
-    c = sizes.outputs
+    c = sizes.output_count
     if group.kind in ("lookup", "mixed"):
         return _table_plan(group, structures, ownership, sizes)
     if group.kind == "dense":
         tensor: Tensor = ownership.parameters[group.parameter]
-        if group.direct:
+        if not group.needs_pull_back:
             tensor = single_run.uses[group.uses[0]].origin.tensor
         size = tensor.numel() * (2 if tensor.is_complex() else 1)
-        cost = 0.5 * sizes.left * sizes.right * c * c * size
+        cost = (0.5 if sizes.symmetric else 1.0) * sizes.left * sizes.right * c * c * size
         return GroupPlan(group, "gradients", c * size, cost, stores_gradients=True)
     outer = [structure for structure in structures if isinstance(structure, Outer)]
-    problem = _problem(outer, sizes)
-    route = options.route or choose_route(problem)
-    T, C, D = problem.positions, outer[0].rows, problem.columns
+    contraction = _contraction_sizes(outer, sizes)
+    route = options.route or choose_route(contraction)
+    T, C, D = contraction.positions, outer[0].rows, contraction.columns
     if route == "hadamard" and T > 1:
         route = "positions"
-    cost = contraction_costs(problem).get(route, 0.0)  # 0: a forced route, not a possible one
-    # Gradients, C (D + 1) numbers, are kept if they are no larger than output gradients, C T.
+    cost = contraction_costs(contraction).get(route, 0.0)  # 0: a forced route, not a possible one
+    # Gradients, C D or with a bias C (D + 1) numbers, are kept if they are no larger than output
+    # gradients, C T.
     if route == "gradients" and D + (group.bias is not None) <= T:
         return GroupPlan(group, route, c * C * (D + 1), cost, stores_gradients=True)
     numbers = c * C * T + sum(structure.inputs.numel() for structure in outer)
@@ -475,41 +498,41 @@ def _table_plan(
     group: ParameterGroup, structures: Sequence[Structure], ownership: Ownership, sizes: KernelSizes
 ) -> GroupPlan:
     """Lookups, perhaps with products of the same table: factors are kept, not gradients."""
-    c = sizes.outputs
+    c = sizes.output_count
     rows, width = ownership.parameters[group.parameter].shape
     # A lookup is a product with one-hot columns: C is the width of a row. Comparing two tokens
     # costs about one multiply-add, so D is one.
     tokens = sum(
         structure.tokens.shape[1] for structure in structures if isinstance(structure, Lookup)
     )
-    problem = ContractionSizes(
+    contraction = ContractionSizes(
         sizes.left, sizes.right, c, width, 1, tokens, symmetric=sizes.symmetric
     )
-    numbers, cost = tokens * (c * width + 2), max(contraction_costs(problem).values())
+    numbers, cost = tokens * (c * width + 2), max(contraction_costs(contraction).values())
     outer = [structure for structure in structures if isinstance(structure, Outer)]
     if not outer:
         return GroupPlan(group, "positions", numbers, cost)
-    products = _problem(outer, sizes)
+    products = _contraction_sizes(outer, sizes)
     route = choose_route(products)
     numbers += c * rows * products.positions + sum(part.inputs.numel() for part in outer)
     cost += contraction_costs(products)[route]
     return GroupPlan(group, route, numbers, cost)
 
 
-def _problem(structures: list[Outer], sizes: KernelSizes) -> ContractionSizes:
+def _contraction_sizes(structures: list[Outer], sizes: KernelSizes) -> ContractionSizes:
     first = structures[0]
-    pixels = 0
+    shifted_channels = 0
     if len(structures) == 1 and first.geometry is not None and first.geometry.keeps_size:
-        pixels = first.inputs.shape[1]
-    merged = 1 if sizes.mode == "full" else sizes.outputs
+        shifted_channels = first.inputs.shape[1]
+    merged = 1 if sizes.mode == "full" else sizes.output_count
     return ContractionSizes(
         left=sizes.left,
         right=sizes.right,
-        outputs=sizes.outputs if sizes.mode == "full" else 1,
+        separate_outputs=sizes.output_count if sizes.mode == "full" else 1,
         rows=first.rows * merged,
         columns=first.columns,
         positions=sum(structure.positions for structure in structures),
-        pixels=pixels,
+        shifted_channels=shifted_channels,
         symmetric=sizes.symmetric,
         itemsize=sizes.dtype.itemsize,
     )

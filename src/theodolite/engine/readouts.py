@@ -32,6 +32,7 @@ __all__ = [
     "read_outputs",
     "resolve_outputs",
     "resolve_readout",
+    "rows_per_example",
 ]
 
 Readout = Callable[[Any, Batch], Tensor]
@@ -258,11 +259,16 @@ def resolve_outputs(outputs: Outputs) -> OutputChoice:
     )
 
 
-def kernel_shape(mode: Mode, left: int, right: int, outputs: int) -> tuple[int, ...]:
+def rows_per_example(mode: Mode, output_count: int) -> int:
+    """Rows of a kernel, or of the matrices that it consists of, that belong to one example."""
+    return output_count if mode == "full" else 1
+
+
+def kernel_shape(mode: Mode, left: int, right: int, output_count: int) -> tuple[int, ...]:
     """Shape of a kernel between two sets of examples."""
     shapes: dict[Mode, tuple[int, ...]] = {
-        "full": (left, outputs, right, outputs),
+        "full": (left, output_count, right, output_count),
         "trace": (left, right),
-        "diagonal": (outputs, left, right),
+        "diagonal": (output_count, left, right),
     }
     return shapes[mode]

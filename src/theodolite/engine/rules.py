@@ -253,7 +253,7 @@ def _grouped(
         rows = torch.unflatten(rows, 2, (groups, -1)).transpose(1, 2)
         output_grad = torch.unflatten(output_grad, 1, (groups, -1))
         J = output_grad @ rows  # (n, groups, C / groups, D)
-        return J.reshape(len(parts), -1, parts.shape[2] // groups, *geometry.kernel)
+        return J.reshape(len(parts), -1, parts.shape[2] // groups, *geometry.window)
 
     return Dense(example_gradients, needs=(parts,))
 

@@ -231,7 +231,7 @@ def tangent_alignments(
     def compute(
         engine: KernelEngine, data: BatchList, _other: BatchList | None
     ) -> TangentAlignments:
-        labels = centered_labels(data, engine.outputs)
+        labels = centered_labels(data, engine.output_count)
         if method == "exact":
             return _exact(engine, data, labels)
         return _sketched(engine, data, labels, sketch_vectors, generator, processes)
@@ -409,7 +409,7 @@ def shorter_sides(engine: KernelEngine, plan: Plan, examples: int) -> list[str]:
 
 def _columns(engine: KernelEngine, plan: Plan, layer: str) -> int:
     """Number of parameters of a layer; 0 if its gradients are never formed."""
-    groups = [plan.groups[index].group for index in engine.groups_of(layer)]
+    groups = [plan.group_plans[index].group for index in engine.group_indices(layer)]
     if any(group.kind not in ("outer", "dense") for group in groups):
         return 0
     parameters = engine.recorder.ownership.parameters
@@ -417,10 +417,10 @@ def _columns(engine: KernelEngine, plan: Plan, layer: str) -> int:
 
 
 def _is_shorter(engine: KernelEngine, plan: Plan, examples: int, layer: str, columns: int) -> bool:
-    blocks = examples / plan.block
+    blocks = examples / plan.block_size
     pairs = 1.0 if blocks <= 1 else blocks * (blocks + 1) / 2
-    kernel = pairs * sum(plan.groups[index].cost for index in engine.groups_of(layer))
-    return scatter_cost(examples * engine.outputs, columns) < kernel
+    kernel = pairs * sum(plan.group_plans[index].cost for index in engine.group_indices(layer))
+    return scatter_cost(examples * engine.output_count, columns) < kernel
 
 
 def gradient_rows(factors: Sequence[Factors | None], plan: Plan) -> Iterator[tuple[slice, Tensor]]:
@@ -456,7 +456,7 @@ def _exact(engine: KernelEngine, data: BatchList, labels: Tensor) -> TangentAlig
     }
     scales = {layer: entry.uncentered for layer, entry in moments.items()}
     forms = {layer: entry.form for layer, entry in moments.items()}
-    if engine.one_by_one is None:  # otherwise all gradients are autograd's own
+    if engine.fallback is None:  # otherwise all gradients are autograd's own
         compare_forms(engine.recorder, forms, energy, scales)
     norms = torch.stack([moments[layer].centered for layer in engine.layers])
     noise = torch.stack([scales[layer] for layer in engine.layers])
@@ -467,7 +467,7 @@ def _exact(engine: KernelEngine, data: BatchList, labels: Tensor) -> TangentAlig
 
 def _block_plan(engine: KernelEngine, examples: int) -> Plan:
     """The largest blocks that fit."""
-    block = min(examples, max(1, _BLOCK_ROWS // engine.outputs))
+    block = min(examples, max(1, _BLOCK_ROWS // engine.output_count))
     # Two gradients along the labels exist: that of all batches so far and that of the current one.
     parameters = engine.recorder.ownership.parameters.values()
     held = 2 * sum(p.numel() * p.element_size() for p in parameters)
@@ -498,21 +498,21 @@ def _stream(
     checked_batches: list[CheckedBatch] = []
     total: dict[str, Tensor] = {}
     kernels = {name: entry for name, entry in moments.items() if isinstance(entry, KernelMoments)}
-    for block in data.blocks(plan.block, plan.batch_size):
-        left = engine.collect(block, plan, labels[block.rows])
+    for block in data.blocks(plan.block_size, plan.batch_size):
+        left = engine.collect(block, plan, labels[block.span])
         checked_batches += left.checked_batches
-        add_gradients(total, left.gradients)
+        add_gradients(total, left.weighted_gradient)
         for layer, entry in moments.items():
             if isinstance(entry, GradientMoments):
-                factors = [left.factors[index] for index in engine.groups_of(layer)]
-                start = left.rows.start * engine.outputs
+                factors = [left.factors[index] for index in engine.group_indices(layer)]
+                start = left.span.start * engine.output_count
                 for rows, J in gradient_rows(factors, plan):
                     entry.add(J, slice(start + rows.start, start + rows.stop))
         if not kernels:
             continue
         _add_blocks(engine, plan, left, left, kernels)
-        for columns in data.blocks(plan.block, plan.batch_size):
-            if columns.rows.start > block.rows.start:
+        for columns in data.blocks(plan.block_size, plan.batch_size):
+            if columns.span.start > block.span.start:
                 _add_blocks(engine, plan, left, engine.collect(columns, plan), kernels)
     return total, checked_batches
 
@@ -525,10 +525,10 @@ def _add_blocks(
     moments: dict[str, KernelMoments],
 ) -> None:
     """Add one block of every layer's kernel to its sums; the blocks share one buffer."""
-    c = engine.outputs
+    c = engine.output_count
     shape = kernel_shape("full", len(left.outputs), len(right.outputs), c)
     block = KernelBlock(torch.empty(shape, dtype=engine.dtype, device=engine.device), "full")
-    rows, columns = (slice(side.rows.start * c, side.rows.stop * c) for side in (left, right))
+    rows, columns = (slice(side.span.start * c, side.span.stop * c) for side in (left, right))
     for layer, entry in moments.items():
         engine.fill(layer, left, right, block, plan)
         entry.add(block.matrices()[0], rows, columns)
@@ -767,7 +767,7 @@ def _sketched(
     generator: torch.Generator | None,
     processes: Processes,
 ) -> TangentAlignments:
-    if engine.one_by_one is None:
+    if engine.fallback is None:
         first = data.batches[0].take(slice(0, _FIRST))
         run = engine.recorder.run(first)
         one = engine.recorder.check.check_batch(engine.recorder, run, first, 0)
