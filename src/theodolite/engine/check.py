@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -62,6 +62,7 @@ from theodolite.errors import (
 if TYPE_CHECKING:
     from theodolite.engine.factors import Factors
     from theodolite.engine.inputs import BatchList
+    from theodolite.engine.recorder import Use
     from theodolite.engine.runs import ForwardRun, ModelRecorder
 
 __all__ = [
@@ -72,6 +73,7 @@ __all__ = [
     "Comparison",
     "ExampleCheck",
     "Rounding",
+    "RowWeights",
     "SuspectCalls",
     "is_suspect",
     "not_followed",
@@ -283,12 +285,30 @@ class Comparison:
             unit: Difference that rounding explains in any pair, relative to the largest pair.
         """
         with torch.no_grad():
-            quick = self._quick_gaps()
-            for index, pair in enumerate(self._pairs):
-                gap = quick[index] if index in quick else float(pair.gap())
+            for pair, agrees in zip(self._pairs, self._agree(tolerance), strict=True):
+                gap = 0.0 if agrees else float(pair.gap())
                 if not gap <= tolerance and not self._vanishes(pair, unit):
                     return pair.name, gap
         return None
+
+    def _agree(self, tolerance: float) -> list[bool]:
+        """Whether each pair agrees even if its rows are divided by the mean norm only.
+
+        Other pairs, and those whose squares over- or underflow, need the exact comparison, which
+        takes three times as long.
+        """
+        quick = [pair for pair in self._pairs if pair.found.shape == pair.wanted.shape]
+        quick = [pair for pair in quick if pair.found.numel()]
+        if not quick:
+            return [False] * len(self._pairs)
+        device = quick[0].found.device
+        norms = torch.stack([norm.to(device) for pair in quick for norm in pair.norms()]).tolist()
+        agreeing: set[int] = set()
+        for pair, gap, norm in zip(quick, norms[::2], norms[1::2], strict=True):
+            size = norm / pair.scale_count**0.5
+            if gap <= tolerance * size and _smallest(pair.found) < size < math.inf:
+                agreeing.add(id(pair))
+        return [id(pair) in agreeing for pair in self._pairs]
 
     def _vanishes(self, pair: "_Pair", share: float) -> bool:
         if share == 0 or pair.found.shape != pair.wanted.shape:
@@ -296,25 +316,6 @@ class Comparison:
         found, wanted = pair.rows(slice(None))
         largest = max(float(_norm(other.rows(slice(None))[1])) for other in self._pairs)
         return float(_norm(found - wanted)) <= share * largest
-
-    def _quick_gaps(self) -> dict[int, float]:
-        """Position of a pair -> its relative difference, if no square over- or underflows."""
-        by_length: dict[int, list[int]] = {}
-        for index, pair in enumerate(self._pairs):
-            if pair.found.shape == pair.wanted.shape and pair.found.numel() > 0:
-                by_length.setdefault(len(pair.found), []).append(index)
-        known: dict[int, float] = {}
-        for indices in by_length.values():
-            device = self._pairs[indices[0]].found.device
-            measured = zip(*(self._pairs[index].norms() for index in indices), strict=True)
-            gaps, norms, sizes = (
-                torch.stack([part.to(device) for part in column]) for column in measured
-            )
-            shares = (gaps / torch.maximum(norms, sizes[:, None])).amax(1)
-            for index, share, size in zip(indices, shares.tolist(), sizes.tolist(), strict=True):
-                if math.isfinite(share) and _smallest(self._pairs[index].found) < size < math.inf:
-                    known[index] = share
-        return known
 
 
 @dataclass(frozen=True)
@@ -327,23 +328,30 @@ class _Pair:
     whole: Tensor | None
     weights: Tensor | None
 
-    def norms(self) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"], Float[Tensor, ""]]:
-        """Norms of the differences and of the wanted rows, and the root mean square of all norms.
+    @property
+    def scale_count(self) -> int:
+        """Number of all rows, of which these are some."""
+        return len(self.found if self.whole is None else self.whole)
+
+    def norms(self) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+        """The largest norm of a difference, and the norm of all rows together.
 
         Some rows at a time: new memory for all differences would take ten times as long as the
         comparison.
         """
         count = len(self.found)
         step = count if self.found.is_cuda else max(1, _CHUNK * count // self.found.numel())
-        parts = [self._norms_of(rows) for rows in spans(count, step)]
-        gaps, own = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
-        every = own if self.whole is None else _wide(self.whole)
-        return gaps, own, torch.linalg.vector_norm(every) / len(every) ** 0.5
+        found = [self._norms_of(rows) for rows in spans(count, step)]
+        if len(found) == 1:
+            return found[0]
+        gaps, sizes = map(torch.stack, zip(*found, strict=True))
+        return gaps.max(), sizes[0] if self.whole is not None else torch.linalg.vector_norm(sizes)
 
-    def _norms_of(self, rows: slice) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
+    def _norms_of(self, rows: slice) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
         found, wanted = self.rows(rows)
-        norms = torch.linalg.vector_norm(wanted, dim=1)
-        return torch.linalg.vector_norm(found - wanted, dim=1), norms
+        every = wanted if self.whole is None else _wide(self.whole)
+        gaps = torch.linalg.vector_norm(found - wanted, dim=1)
+        return gaps.max(), torch.linalg.vector_norm(every)
 
     def rows(self, rows: slice) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
         """Some of the rows, and what they should be."""
@@ -459,18 +467,24 @@ class ExampleCheck:
         """Whether all batches are checked, and all examples run one by one."""
         return self.check == "every"
 
-    def check_batch(
-        self, recorder: "ModelRecorder", run: "ForwardRun", batch: Batch, start: int
-    ) -> "CheckedBatch | None":
-        """Check the rows of a batch with random weights of its outputs; None if it is not due.
+    def row_weights(self, run: "ForwardRun", start: int) -> "RowWeights | None":
+        """Random weights for a check of the rows of a batch; None if it is not due.
 
-        This checks rows only. The caller later compares outputs and gradients with a rerun.
+        Args:
+            run: The batch.
+            start: Index of its first example in the data.
         """
         if not self.is_due(run.suspects, is_first=start == 0):
             return None
         n, c = run.outputs.shape
         output_gradient = self.weights(c).to(run.outputs.device, run.outputs.dtype).expand(n, c)
-        check_rows(recorder, run, output_gradient)
+        return RowWeights(output_gradient, self.weights(n).to(run.outputs.device))
+
+    def checked_batch(
+        self, recorder: "ModelRecorder", run: "ForwardRun", batch: Batch, start: int
+    ) -> "CheckedBatch":
+        """A batch with checked rows, and what is drawn to compare it with a rerun."""
+        n, c = run.outputs.shape
         # Only the first single run keeps its graph. With one of every checked batch they add up.
         single = run.single if self.checked_batches == 1 else None
         passes = 1 if recorder.choice.mode == "full" else c
@@ -531,6 +545,15 @@ class ExampleCheck:
         sizes = 0.5 + torch.rand(*shape, generator=self.draws, dtype=torch.float64)
         signs = torch.randint(0, 2, shape, generator=self.draws) * 2 - 1
         return sizes * signs
+
+    def example_weights(self, output_gradient: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
+        """A random weight for every example, divided by the norm of its output gradient.
+
+        So an example with a small loss counts as much as the others.
+        """
+        norms = torch.linalg.vector_norm(output_gradient, dim=1, dtype=torch.float64)
+        smallest = 1e-6 * norms.max().clamp(min=torch.finfo(torch.float32).tiny)
+        return self.weights(len(norms)).to(norms.device) / norms.clamp(min=smallest)
 
     def summary(self, error: Exception | None = None) -> Checked:
         """The checks and their results; with an error, why examples were measured one at a time."""
@@ -610,46 +633,78 @@ class CheckedBatch:
         return [weights[:, :1] * row for row in only]
 
 
+class RowWeights(NamedTuple):
+    """What the check of rows compares: two backward passes from these gradients at the outputs.
+
+    Args:
+        output_gradient: The first.
+        examples: A random weight for every example; the second is the first times these.
+    """
+
+    output_gradient: Float[Tensor, "n c"]
+    examples: Float[Tensor, " n"]
+
+    @property
+    def second(self) -> Float[Tensor, "n c"]:
+        """The gradient of the second pass."""
+        gradient = self.output_gradient
+        return (gradient * self.examples[:, None]).to(gradient.dtype)
+
+
 def check_rows(
     recorder: "ModelRecorder",
     run: "ForwardRun",
-    output_gradient: Float[Tensor, "n c"],
+    weights: RowWeights,
     first: Sequence[Tensor | None] | None = None,
-) -> Float[Tensor, " n"]:
-    """A second backward pass in which every example has a random weight; returns the weights.
-
-    The weights are divided by the norms of the examples' output gradients, so that an example with
-    a small loss counts as much as the others.
+) -> None:
+    """Make a second backward pass in which every example has a random weight, and compare.
 
     Args:
         recorder: The model.
         run: The batch, with its graph, which is kept.
-        output_gradient: Gradient at the outputs that starts the first backward pass.
-        first: Gradients at the uses in that pass; None if it is still to be made.
+        weights: Gradients at the outputs.
+        first: Gradients at the uses in the first pass; None if it is still to be made.
 
     Raises:
         NotFollowedError: If the gradient of one example reaches the row of another.
     """
-    n, edges = len(run.outputs), run.edges()
-    norms = torch.linalg.vector_norm(output_gradient, dim=1, dtype=torch.float64)
-    smallest = 1e-6 * norms.max().clamp(min=torch.finfo(torch.float32).tiny)
-    example_weights = recorder.check.weights(n).to(norms.device) / norms.clamp(min=smallest)
+    edges = run.edges()
+    if len(run.outputs) == 1 or not edges:
+        return
 
     def arrive(start: Tensor) -> Sequence[Tensor | None]:
-        start = start.to(run.outputs.dtype)
         return torch.autograd.grad(run.outputs, edges, start, retain_graph=True, allow_unused=True)
 
-    if n == 1 or not edges:
-        return example_weights
-    first = arrive(output_gradient) if first is None else first
-    second = arrive(output_gradient * example_weights[:, None])
-    compared = Comparison()
-    axes = [(use.function, axis) for use in run.calls().values() for axis in use.axes]
+    first = arrive(weights.output_gradient) if first is None else first
+    compare_rows(recorder, run.calls(), first, arrive(weights.second), weights)
+
+
+def compare_rows(
+    recorder: "ModelRecorder",
+    calls: Mapping[int, "Use"],
+    first: Sequence[Tensor | None],
+    second: Sequence[Tensor | None],
+    weights: RowWeights,
+) -> None:
+    """Compare two backward passes: in the second every example has a random weight.
+
+    Args:
+        recorder: The model.
+        calls: The calls at whose results the gradients arrive.
+        first: Gradients in the first pass.
+        second: Gradients in the second pass.
+        weights: What the passes started from.
+
+    Raises:
+        NotFollowedError: If the gradient of one example reaches the row of another.
+    """
+    compared, n = Comparison(), len(weights.examples)
+    axes = [(use.function, axis) for use in calls.values() for axis in use.axes]
     for (name, axis), before, after in zip(axes, first, second, strict=True):
         if before is None or after is None or axis is None or before.is_nested:
             continue
         rows, again = (split_examples(part, n, axis) for part in (before, after))
-        compared.add_rows(name, again, rows, weights=example_weights)
+        compared.add_rows(name, again, rows, weights=weights.examples)
     found = compared.first_above(_BACKWARD * recorder.tolerance, recorder.unit)
     if found is not None:
         raise not_followed(
@@ -657,7 +712,6 @@ def check_rows(
             f"{found[0]} has other examples in its rows than the outputs: they are sorted, packed, "
             "routed or mixed on the way",
         )
-    return example_weights
 
 
 def rerun_parts(

@@ -26,6 +26,7 @@ from theodolite.engine.check import (
     Checked,
     CheckedBatch,
     ExampleCheck,
+    RowWeights,
     add_gradients,
     check_loss,
     check_rows,
@@ -852,7 +853,8 @@ class GradientAccumulation:
         recorder, output_gradient = self._recorder, arrived[0]
         assert output_gradient is not None
         assert run.losses is not None
-        weights = check_rows(recorder, run, output_gradient, arrived[1:])
+        weights = recorder.check.example_weights(output_gradient)
+        check_rows(recorder, run, RowWeights(output_gradient, weights), arrived[1:])
         single = None if run.single is None else run.single.row
         reruns = recorder.check.reruns(len(batch), single)
         example_weights = torch.zeros_like(weights)

@@ -19,8 +19,11 @@ from theodolite.engine.check import (
     Checked,
     CheckedBatch,
     ExampleCheck,
+    RowWeights,
     add_gradients,
     all_finite,
+    check_rows,
+    compare_rows,
     plain_gradients,
     require_finite,
     require_finite_gradients,
@@ -258,7 +261,7 @@ class KernelEngine:
             for group_plan in plan.group_plans
         ]
         outputs: list[Tensor] = []
-        checked_batches: list[CheckedBatch | None] = []
+        checked_batches: list[CheckedBatch] = []
         total: dict[str, Tensor] = {}
         start = 0
         for batch in block.batches:
@@ -266,8 +269,10 @@ class KernelEngine:
             first = block.span.start + start
             run = self.recorder.run(batch, examples=range(first, first + len(batch)))
             check = self.recorder.check
-            checked_batches.append(check.check_batch(self.recorder, run, batch, first))
-            _add_run(collectors, plan, run, rows, keep_graph=weights is not None)
+            row_weights = check.row_weights(run, first)
+            _add_run(self.recorder, collectors, plan, run, rows, row_weights, weights is not None)
+            if row_weights is not None:
+                checked_batches.append(check.checked_batch(self.recorder, run, batch, first))
             if weights is not None:
                 output_weights = weights[rows].to(run.outputs.dtype)
                 add_gradients(total, plain_gradients(run.outputs, parameters, output_weights))
@@ -277,7 +282,7 @@ class KernelEngine:
         values = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         factors = [collector.factors() for collector in collectors]
         kept = []
-        for one in filter(None, checked_batches):
+        for one in checked_batches:
             first = one.start - block.span.start
             rows = slice(first, first + len(one.batch))
             own = [part[rows] for part in map(factors.__getitem__, self._hidden_groups) if part]
@@ -416,13 +421,25 @@ def _restricted(ownership: Ownership) -> Ownership:
 
 
 def _add_run(
-    collectors: list[Collector], plan: Plan, run: ForwardRun, rows: slice, keep_graph: bool
+    recorder: ModelRecorder,
+    collectors: list[Collector],
+    plan: Plan,
+    run: ForwardRun,
+    rows: slice,
+    row_weights: RowWeights | None,
+    keep_graph: bool,
 ) -> None:
+    """Pass the gradients of all outputs to the collectors, and check the rows of the batch."""
     _require_same_calls(plan, run)
     for collector in collectors:
         collector.begin(rows, [run.uses[index] for index in collector.group.uses])
     wanted = frozenset(index for collector in collectors for index in collector.group.uses)
-    if not _joint(collectors, run, _outputs_per_pass(plan, run), wanted):
+    size = _outputs_per_pass(plan, run)
+    at_once = row_weights if size == run.outputs.shape[1] else None
+    joint = _joint(recorder, collectors, run, size, wanted, at_once)
+    if row_weights is not None and not (joint and at_once):
+        check_rows(recorder, run, row_weights)
+    if not joint:
         for output, gradients in run.passes(keep_graph, wanted):
             for collector in collectors:
                 collector.add(output, [gradients[index] for index in collector.group.uses])
@@ -431,26 +448,47 @@ def _add_run(
         collector.end()
 
 
-def _joint(collectors: list[Collector], run: ForwardRun, size: int, wanted: frozenset[int]) -> bool:
+def _joint(
+    recorder: ModelRecorder,
+    collectors: list[Collector],
+    run: ForwardRun,
+    size: int,
+    wanted: frozenset[int],
+    row_weights: RowWeights | None,
+) -> bool:
     """Make passes of several outputs at a time; return False if the model does not allow it.
 
-    The first pass decides. Once its gradients are added, an error is passed on.
+    The first pass decides. Once its gradients are added, an error is passed on. If it has all
+    outputs, the second pass of the check of rows is a part of it.
     """
     count = run.outputs.shape[1]
     for start in range(0, count if size > 1 else 0, size):
         outputs = range(start, min(start + size, count))
+        another = None if row_weights is None else row_weights.second
         try:
-            together = run.joint_passes(outputs, wanted)
+            arrived = run.joint_passes(outputs, wanted, another)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:
             if start > 0:
                 raise
             return False
+        if row_weights is not None:
+            second = [gradients[-1] for gradients in arrived]
+            arrived = [gradients[:-1] for gradients in arrived]
+            first = [_weighted(row_weights.output_gradient[0], part) for part in arrived]
+            compare_rows(recorder, run.calls(wanted), first, second, row_weights)
+        together = run.by_use(arrived, wanted)
         for collector in collectors:
             collector.add_joint(outputs, [together[index] for index in collector.group.uses])
-        del together
+        del arrived, together
     return size > 1
+
+
+def _weighted(weights: Tensor, gradients: Tensor) -> Tensor:
+    """The weighted sum of the gradients of all outputs."""
+    kind = torch.promote_types(weights.dtype, gradients.dtype)
+    return torch.tensordot(weights.to(kind), gradients.to(kind), 1)
 
 
 def _outputs_per_pass(plan: Plan, run: ForwardRun) -> int:

@@ -6,6 +6,7 @@ from functools import cached_property, partial
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
@@ -132,9 +133,17 @@ class ForwardRun:
         return list(torch.autograd.grad(total, edges, retain_graph=keep, allow_unused=True))
 
     def joint_passes(
-        self, outputs: range, wanted: Collection[int] | None = None
-    ) -> list[tuple[Tensor, ...]]:
+        self,
+        outputs: range,
+        wanted: Collection[int] | None = None,
+        another: Float[Tensor, "n c"] | None = None,
+    ) -> list[Tensor]:
         """Gradients of several outputs in one vectorised pass, (outputs, n, ...) at each edge.
+
+        Args:
+            outputs: The outputs.
+            wanted: Indices of the requested uses; None for all.
+            another: A gradient at the outputs that starts one more pass, the last of each result.
 
         Raises:
             RuntimeError: If an operation cannot be vectorised, or a use does not reach all outputs.
@@ -142,16 +151,16 @@ class ForwardRun:
         edges = self.edges(wanted)
         n, c = self.outputs.shape
         one_output = torch.eye(c, dtype=self.outputs.dtype, device=self.outputs.device)
+        starts = one_output[outputs.start : outputs.stop, None].expand(-1, n, -1)
+        starts = starts if another is None else torch.cat([starts, another[None]])
 
-        def single(seed: Tensor) -> tuple[Tensor, ...]:
+        def single(start: Tensor) -> tuple[Tensor, ...]:
             # The weights are vectorised, not the outputs, so this is not a weighted sum.
             return torch.autograd.grad(
-                self.outputs, edges, seed.expand(n, c), retain_graph=True, allow_unused=False
+                self.outputs, edges, start, retain_graph=True, allow_unused=False
             )
 
-        grads: tuple[Tensor, ...] = quiet_vmap(single)(one_output[outputs.start : outputs.stop])
-        found = self.by_use([*grads], wanted)
-        return [tuple(item for item in use if item is not None) for use in found]
+        return [*quiet_vmap(single)(starts)]
 
     @property
     def output_grad_bytes(self) -> int:

@@ -40,6 +40,7 @@ from theodolite.engine.check import (
     Checked,
     CheckedBatch,
     add_gradients,
+    check_rows,
     compare_forms,
     compare_in_batch,
 )
@@ -770,9 +771,10 @@ def _sketched(
     if engine.fallback is None:
         first = data.batches[0].take(slice(0, _FIRST))
         run = engine.recorder.run(first)
-        one = engine.recorder.check.check_batch(engine.recorder, run, first, 0)
-        if one is not None:
-            compare_in_batch(engine.recorder, one)
+        recorder, weights = engine.recorder, engine.recorder.check.row_weights(run, 0)
+        if weights is not None:
+            check_rows(recorder, run, weights)
+            compare_in_batch(recorder, recorder.check.checked_batch(recorder, run, first, 0))
     tensors = engine.recorder.ownership.parameters.values()
     numbers, item = sum(p.numel() for p in tensors), max(p.element_size() for p in tensors)
     with processes.together():
