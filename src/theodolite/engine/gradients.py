@@ -74,7 +74,6 @@ from theodolite.engine.state import (
 from theodolite.errors import TheodoliteError, UnknownNameError
 from theodolite.linalg import (
     SetSums,
-    contrast_from_sums,
     mean_over_classes,
     ratio_or_nan,
     target_columns,
@@ -545,13 +544,14 @@ def gradient_alignment(
 
 def alignment_of_sums(sums: LayerSums, zero: str = "nan") -> LayerGradientAlignment:
     """The numbers that follow from the sums of one or several layers."""
-    classes = sums.classes.alignment(zero)
+    classes, omega = sums.classes.alignment(zero), sums.overall.alignment(zero)
+    in_class = mean_over_classes(classes)
     mean_gradient = sums.overall.sum_square.sqrt() / sums.overall.count
     units = sums.units
     return LayerGradientAlignment(
-        omega=sums.overall.alignment(zero),
-        in_class=mean_over_classes(classes),
-        contrast=contrast_from_sums(sums.classes, sums.overall, zero),
+        omega=omega,
+        in_class=in_class,
+        contrast=in_class - omega,
         classes=classes,
         weighted=sums.overall.weighted_alignment(),
         diversity=sums.overall.diversity(),
