@@ -478,17 +478,19 @@ def _joint(
             arrived = [gradients[:-1] for gradients in arrived]
             first = [_weighted(row_weights.output_gradient[0], part) for part in arrived]
             compare_rows(recorder, run.calls(wanted), first, second, row_weights)
-        together = run.by_use(arrived, wanted)
+        by_use = run.by_use(arrived, wanted)
+        together = [tuple(part for part in use if part is not None) for use in by_use]
         for collector in collectors:
             collector.add_joint(outputs, [together[index] for index in collector.group.uses])
-        del arrived, together
+        del arrived, by_use, together
     return size > 1
 
 
 def _weighted(weights: Tensor, gradients: Tensor) -> Tensor:
     """The weighted sum of the gradients of all outputs."""
     kind = torch.promote_types(weights.dtype, gradients.dtype)
-    return torch.tensordot(weights.to(kind), gradients.to(kind), 1)
+    total = weights.to(kind) @ gradients.to(kind).flatten(1)
+    return total.view(gradients.shape[1:])
 
 
 def _outputs_per_pass(plan: Plan, run: ForwardRun) -> int:
