@@ -177,28 +177,28 @@ def profile(name: str, device: str, both: bool = False) -> None:
         data = BatchList.of(x, None, None, torch.device(device))
         engine = prepare(model, data, EngineOptions(params=matrices, check=False))
         plan = engine.plan(len(x), len(x), True, len(engine.layers))
-        block = next(data.blocks(plan.block, plan.batch_size))
+        block = next(data.blocks(plan.block_size, plan.batch_size))
         collected = timed(lambda: engine.collect(block, plan), device)[1]  # algorithms are chosen
         passes, collected = timed(lambda: engine.collect(block, plan), device)
         planned = plan.predicted_bytes / GIB
         print(
             f"  passes {passes * 1e3:8.2f} ms in runs of {plan.batch_size}, plan {planned:.2f} GiB"
         )
-        shape = kernel_shape("full", len(x), len(x), engine.outputs)
+        shape = kernel_shape("full", len(x), len(x), engine.output_count)
         kernel = KernelBlock(torch.empty(shape, device=device), "full")
         total = 0.0
         for layer in engine.layers:
-            index = engine.groups_of(layer)[0]
-            entry, factors = plan.groups[index], collected.factors[index]
+            index = engine.group_indices(layer)[0]
+            group_plan, factors = plan.group_plans[index], collected.factors[index]
             times = {}
-            for route in routes(entry, factors, both):
+            for route in routes(group_plan, factors, both):
                 factors.route = route
                 fill = partial(engine.fill, layer, collected, collected, kernel, plan)
                 times[route] = min(timed(fill, device)[0] for _ in range(3))
-            factors.route = entry.route
-            total += times[entry.route]
+            factors.route = group_plan.route
+            total += times[group_plan.route]
             listed = "  ".join(f"{key} {value * 1e3:8.2f} ms" for key, value in times.items())
-            print(f"  {layer:22s} {describe(factors):36s} plan {entry.route:16s} {listed}")
+            print(f"  {layer:22s} {describe(factors):36s} plan {group_plan.route:16s} {listed}")
         print(f"  products {total * 1e3:8.2f} ms by the planned routes")
 
 
@@ -208,11 +208,11 @@ def timed(call: Callable[[], Any], device: str) -> tuple[float, Any]:
     return synchronized(device) - started, result
 
 
-def routes(entry: Any, factors: Any, both: bool) -> list[str]:
+def routes(group_plan: Any, factors: Any, both: bool) -> list[str]:
     """The planned route, and the other one where there is a choice."""
     other = {"gradients": "positions", "positions": "gradients"}
-    free = isinstance(factors, OuterFactors) and entry.route in other
-    return [entry.route, other[entry.route]] if both and free else [entry.route]
+    free = isinstance(factors, OuterFactors) and group_plan.route in other
+    return [group_plan.route, other[group_plan.route]] if both and free else [group_plan.route]
 
 
 def busiest(name: str, device: str) -> None:
@@ -250,7 +250,7 @@ def floor(name: str, device: str) -> float:
         plan = engine.plan(len(x), len(x), True, len(engine.layers))
         runs = [
             engine.recorder.run(batch)
-            for block in data.blocks(plan.block, plan.batch_size)
+            for block in data.blocks(plan.block_size, plan.batch_size)
             for batch in block.batches[:1]
         ]
 
@@ -259,7 +259,7 @@ def floor(name: str, device: str) -> float:
                 pass
 
         took = measure(passes, device, 3).seconds * len(x) / len(runs[0].outputs)
-        products = sum(counted(entry, engine, len(x)) for entry in plan.groups)
+        products = sum(counted(group_plan, engine, len(x)) for group_plan in plan.group_plans)
     rate = 51e12 if device.startswith("cuda") else 1e11
     least = 2 * products / rate
     shown = f"passes {took * 1e3:.2f} ms and products {least * 1e3:.2f} ms"
@@ -267,13 +267,13 @@ def floor(name: str, device: str) -> float:
     return took + least
 
 
-def counted(entry: Any, engine: Any, n: int) -> float:
+def counted(group_plan: Any, engine: Any, n: int) -> float:
     """Multiply-adds of the planned route, half of the pairs, nothing for bytes."""
-    structure = engine.single_run.uses[entry.group.uses[0]].structure
+    structure = engine.single_run.uses[group_plan.group.uses[0]].structure
     c, T, C, D = engine.outputs, structure.positions, structure.rows, structure.columns
     if T == 1:
         return n * n / 2 * (D + c * c * C)
-    if entry.route == "gradients":
+    if group_plan.route == "gradients":
         return n * c * T * C * D + n * n / 2 * c * c * C * D
     keeps = structure.geometry is not None and structure.geometry.keeps_size
     return (

@@ -91,6 +91,55 @@ def first_layer(model):
     return next(name for name, _ in model.named_modules() if name)
 
 
+class Overwrites(nn.Module):
+    """A model that changes its inputs in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.head = nn.Linear(WIDTH, 7), nn.Linear(7, CLASSES)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.inner(x.sub_(x.mean(1, keepdim=True)))))
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_no_call_changes_the_data_of_the_user(call):
+    x, y = data()
+    CALLS[call](Overwrites(), x, y)
+    assert torch.equal(x, data()[0])
+    assert torch.equal(y, data()[1])
+
+
+def test_token_ids_that_a_model_changes_in_place():
+    class Shifts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.head = nn.Embedding(9, 4), nn.Linear(4, CLASSES)
+
+        def forward(self, tokens, shift=True):
+            tokens = tokens.add_(1) if shift else tokens
+            return self.head(self.table(tokens).mean(1))
+
+    model, tokens = Shifts(), torch.arange(24).view(6, 4) % 8
+    found = engine.tangent_kernels(model, tokens)
+    plain = engine.tangent_kernels(model, {"tokens": tokens + 1, "shift": False})
+    assert torch.equal(tokens, torch.arange(24).view(6, 4) % 8)
+    assert all(torch.equal(found[layer], plain[layer]) for layer in found)
+
+
+def test_targets_that_a_loss_changes_in_place():
+    def loss(outputs, targets):
+        return nn.functional.cross_entropy(outputs, targets.sub_(1), reduction="none")
+
+    (x, y), model = data(), plain()
+    found = engine.gradient_sums(model, x, y + 1, loss, labels=y)
+    expected = engine.gradient_sums(model, x, y)
+    assert torch.equal(found.stacked.norms, expected.stacked.norms)
+    shifted = y + 1
+    engine.tangent_kernels(model, (x, shifted), outputs=loss)
+    assert torch.equal(shifted, y + 1)
+
+
 def test_every_function_that_measures_a_model_is_called():
     named = {call.partition(",")[0] for call in CALLS}
     for name in engine.__all__:

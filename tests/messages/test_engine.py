@@ -1,11 +1,20 @@
 """What the engine refuses: one sentence that says what was expected, what came, and what to do."""
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
-from theodolite.engine import features, gradient_sums, tangent_alignments, tangent_kernels
+import theodolite as th
+from theodolite.engine import (
+    features,
+    gradient_sums,
+    input_moments,
+    tangent_alignments,
+    tangent_kernels,
+)
 from theodolite.errors import CaptureError, DomainError, MemoryLimitError, ShapeError
 
 
@@ -96,6 +105,33 @@ def test_losses_need_one_value_per_example_and_targets():
         tangent_kernels(model, (x, torch.randn(5, 2)), outputs=nn.MSELoss(reduction="none"))
     with pytest.raises(DomainError, match="targets"):
         tangent_kernels(model, x, outputs=nn.CrossEntropyLoss(reduction="none"))
+
+
+def test_an_error_of_a_loss_says_which_call_it_was():
+    def loss(outputs, targets):
+        raise KeyError("weights")
+
+    model, x, y = nn.Linear(3, 2), torch.randn(5, 3), torch.arange(5) % 2
+    call = "raised by loss(outputs, targets) for 5 examples, with outputs of shape (5, 2) and"
+    with pytest.raises(KeyError, match="weights") as caught:
+        gradient_sums(model, x, y, loss)
+    (note,) = caught.value.__notes__
+    assert note.startswith(call)
+    with pytest.raises(KeyError, match="weights") as caught:
+        tangent_kernels(model, (x, y), outputs=loss)
+    assert len(caught.value.__notes__) == 1
+
+
+def test_layers_whose_weights_have_no_numbers_have_no_inputs():
+    with warnings.catch_warnings():  # torch has nothing to initialise
+        warnings.simplefilter("ignore")
+        model = nn.Sequential(nn.Linear(5, 0), nn.Linear(0, 3))
+    with pytest.raises(DomainError, match="expected a linear or convolutional layer, got none"):
+        input_moments(model, torch.randn(6, 5))
+    with pytest.raises(DomainError, match=r"got shape \(3, 0\) in '1'"):
+        input_moments(model, torch.randn(6, 5), ["1"])
+    found = th.survey(model, (torch.randn(6, 5), torch.arange(6) % 3)).record.contents
+    assert "no linear or convolutional layer" in found["skipped"]["covariance"]
 
 
 def test_outputs_that_do_not_exist():

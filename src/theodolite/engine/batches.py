@@ -96,9 +96,22 @@ class Batch:
     def _map(self, function: Callable[[Any], Any]) -> "Batch":
         return Batch(*map_leaves(function, _parts_of(self)))
 
+    def copied(self) -> "Batch":
+        """The same batch with copies of the inputs; targets and mask stay as they are."""
+        copies: dict[int, Tensor] = {}  # a tensor that is passed twice stays one tensor
+
+        def copy(leaf: Any) -> Any:
+            if isinstance(leaf, Tensor) and id(leaf) not in copies:
+                copies[id(leaf)] = leaf.clone()
+            return copies.get(id(leaf), leaf)
+
+        args, kwargs = map_leaves(copy, (self.args, dict(self.kwargs)))
+        return replace(self, args=args, kwargs=kwargs)
+
     def run(self, model: Callable[..., Any]) -> Any:
-        """Call the model with these inputs."""
-        return model(*self.args, **self.kwargs)
+        """Call the model with copies of these inputs, because it may overwrite what it gets."""
+        copied = self.copied()
+        return model(*copied.args, **copied.kwargs)
 
 
 def _counts(leaf: Any) -> bool:

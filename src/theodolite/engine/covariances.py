@@ -520,15 +520,24 @@ class _Seen:
 
 
 def _names(model: nn.Module, layers: Layers) -> list[str]:
-    if layers == "*":
-        layers = lambda _name, module: is_matrix(module)  # noqa: E731
-    names = select_layers(model, layers)
     modules = dict(model.named_modules())
+    if layers == "*":
+        names = [name for name, module in modules.items() if is_matrix(module)]
+        if not names:
+            raise DomainError("layers: expected a linear or convolutional layer, got none")
+        return names
+    names = select_layers(model, layers)
     wrong = [name for name in names if not is_matrix(modules[name])]
-    if wrong:
+    for name in wrong:
+        weight = getattr(modules[name], "weight", None)
+        if isinstance(weight, Tensor) and weight.numel() == 0:
+            raise DomainError(
+                f"layers: expected weights with numbers, got shape {tuple(weight.shape)} in "
+                f"{name!r}; leave this layer out"
+            )
         raise DomainError(
-            f"layers: expected linear or convolutional layers, got {wrong[0]!r}, a "
-            f"{type(modules[wrong[0]]).__name__}; choose the layers inside it"
+            f"layers: expected linear or convolutional layers, got {name!r}, a "
+            f"{type(modules[name]).__name__}; choose the layers inside it"
         )
     return names
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from theodolite.engine.calls import NotFollowedError
 from theodolite.engine.state import parameters_of
@@ -39,8 +39,10 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def is_matrix(module: nn.Module) -> bool:
-    """Linear, convolution, or the transposed linear layer of GPT-2."""
-    return isinstance(module, (nn.Linear, *CONVOLUTIONS)) or is_transposed_linear(module)
+    """Linear, convolution, or the transposed linear layer of GPT-2, if its weight has numbers."""
+    known = isinstance(module, (nn.Linear, *CONVOLUTIONS)) or is_transposed_linear(module)
+    weight = module.weight if known else None
+    return isinstance(weight, Tensor) and weight.numel() > 0
 
 
 def is_transposed_linear(module: nn.Module) -> bool:

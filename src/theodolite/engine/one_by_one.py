@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from theodolite.engine.batches import Batch
-from theodolite.engine.calls import DisagreementError, NotFollowedError, tensors_in
+from theodolite.engine.calls import DisagreementError, NotFollowedError
 from theodolite.engine.check import Comparison, SuspectCalls
 from theodolite.engine.state import evaluating, preserved_randomness, preserved_state
 from theodolite.errors import CaptureError, TheodoliteError
@@ -230,14 +230,7 @@ def why_outputs_differ(
         with _kept(buffers, not state), _kept(generators, not random):
             return outputs(batch)
 
-    given = [t for t in tensors_in((batch.args, dict(batch.kwargs))) if not t.is_inference()]
-    versions = [tensor._version for tensor in given]
     first = run()
-    if versions != [tensor._version for tensor in given]:
-        return CaptureError(
-            f"{_differs(share)}: its forward pass overwrites its inputs; replace in-place "
-            "operations on them, such as x -= mean, by x = x - mean"
-        )
     training = [name for name, module in model.named_modules() if module.training and name]
     hint = ""
     if training and _cured(model, outputs, batch, same):

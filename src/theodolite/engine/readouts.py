@@ -16,7 +16,7 @@ from torch.nn import functional
 from theodolite.checks import require_choice
 from theodolite.engine.batches import Batch
 from theodolite.engine.positions import PositionLabels
-from theodolite.errors import DomainError, DtypeError, ShapeError
+from theodolite.errors import DomainError, DtypeError, ShapeError, TheodoliteError
 
 __all__ = [
     "Loss",
@@ -161,7 +161,18 @@ def per_example_loss(loss: Loss | None) -> Callable[[Tensor, Batch], Tensor]:
             raise DomainError(
                 "targets: expected one per example for the loss, got none; pass targets="
             )
-        values = function(outputs, batch.targets)
+        targets = batch.targets  # a copy, because a loss may overwrite what it gets
+        targets = targets.clone() if isinstance(targets, Tensor) else targets
+        try:
+            values = function(outputs, targets)
+        except Exception as error:
+            if not isinstance(error, TheodoliteError):
+                shape = tuple(targets.shape) if isinstance(targets, Tensor) else type(targets)
+                error.add_note(
+                    f"raised by loss(outputs, targets) for {len(batch)} examples, with outputs of "
+                    f"shape {tuple(outputs.shape)} and targets of shape {shape}"
+                )
+            raise
         if not isinstance(values, Tensor) or values.shape != (len(batch),):
             shape = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
             raise ShapeError(

@@ -247,7 +247,7 @@ class UseRecorder(TorchFunctionMode):
             runs.
         others: Parameters that are not recorded and do not depend on examples either.
         structured: Whether to record uses; otherwise only the tensors of calls.
-        targets: Tensors of the examples that readouts and losses use besides the inputs.
+        targets: Tensors of the examples that readouts and losses use.
 
     Attributes:
         in_outputs: False once the outputs exist; calls of a loss are only observed.
@@ -313,7 +313,7 @@ class UseRecorder(TorchFunctionMode):
         if sources and self.in_outputs:
             return self._follow(func, traits, args, kwargs, sources, depends)
         result = self._called(func, traits, args, kwargs, depends)
-        self._mark(result, depends)
+        self._mark(result, depends, traits.rounds)
         if not depends and self._constants:
             self._keep([result] if isinstance(result, Tensor) else tensors_in(result))
         return result
@@ -375,7 +375,7 @@ class UseRecorder(TorchFunctionMode):
         result = self._called(func, traits, args, kwargs, depends)
         if isinstance(result, Tensor) and _views_inside(result, args, kwargs):
             result = result.clone()
-        self._mark(result, depends)
+        self._mark(result, depends, traits.rounds)
         returned = [result] if isinstance(result, Tensor) else tensors_in(result)
         results = [t for t in returned if t.requires_grad and id(t) not in sources]
         if not results:
@@ -417,14 +417,15 @@ class UseRecorder(TorchFunctionMode):
             if tensor.requires_grad and not tensor.is_inference():
                 self._constants[id(tensor)] = tensor, tensor._version
 
-    def _mark(self, result: Any, depends: bool) -> None:
+    def _mark(self, result: Any, depends: bool, rounds: bool = True) -> None:
         """Record the results of a call, and the tensors that it wrote to."""
         for tensor in (result,) if isinstance(result, Tensor) else tensors_in(result):
             if depends:
                 if not tensor.requires_grad:
                     self._of_examples[tensor] = True
                     self._marked.add(id(tensor))
-                self.rounding.add(tensor)
+                if rounds:
+                    self.rounding.add(tensor)
             if not tensor._is_view() and tensor.layout == torch.strided:
                 self.result_bytes += tensor.nbytes
 
@@ -559,6 +560,7 @@ class _Traits:
     name: str
     reads_shape: bool
     overwrites: bool
+    rounds: bool
 
 
 @lru_cache(maxsize=4096)
@@ -568,7 +570,7 @@ def _traits(func: Callable[..., Any]) -> _Traits:
     overwrites = (name.endswith("_") and not name.endswith("__")) or (
         name.startswith("__i") and name not in ("__index__", "__invert__", "__int__")
     )
-    return _Traits(name, name in _ABOUT_SHAPES, overwrites)
+    return _Traits(name, name in _ABOUT_SHAPES, overwrites, rounds=func is not Tensor.clone)
 
 
 def require_complete(output: Tensor, recorder: UseRecorder) -> None:

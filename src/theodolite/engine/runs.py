@@ -351,19 +351,21 @@ class ModelRecorder:
         loss: BatchLoss | None = None,
         structured: bool = True,
     ) -> tuple[ForwardRun, UseRecorder]:
+        inputs = batch.copied()  # the model may overwrite what it gets
         recorded = UseRecorder(
             self.ownership.parameters,
-            (batch.args, dict(batch.kwargs)),
+            (inputs.args, dict(inputs.kwargs)),
             len(batch),
             reference,
             kept_rows,
             self._others,
             structured=structured,
-            targets=(batch.targets, batch.mask, batch.positions),
+            targets=(batch.args, dict(batch.kwargs), batch.targets, batch.mask, batch.positions),
         )
         recorded.rounding.counts.update(rounding_dtypes(self.ownership.parameters.values()))
         with recorded:
-            outputs = read_outputs(batch.run(self.model), batch, self.readout)
+            returned = self.model(*inputs.args, **inputs.kwargs)
+            outputs = read_outputs(returned, batch, self.readout)
             values = self.choice.select(outputs, batch)
             recorded.in_outputs = False
             losses = None if loss is None else loss(values, batch)

@@ -343,11 +343,6 @@ MIXING = [
         expected=refused("pass to pass"),
         options=LATER,
     ),
-    net(
-        "writes to its inputs",
-        simple(lambda m, x: m.head(torch.tanh(m.inner(x.mul_(0.9)))), **MIX),
-        expected=refused("overwrites its inputs"),
-    ),
     net("noise by the place in the batch", simple(seeded_noise, **MIX), expected=COMPANY),
     net(
         "first token of the next example",

@@ -373,6 +373,10 @@ ORDINARY = [
         ),
     ),
     net("one module under two names", two_names),
+    net(
+        "writes to its inputs",
+        simple(lambda m, x: m.head(torch.tanh(m.inner(x.mul_(0.9)))), inner=linear(), head=head),
+    ),
     net("layer without outputs", empty_layer, vectors(width=6), others={"gradients": EXACT}),
     # Residuals of 1e-6 beside outputs of 1 have no digit left in float32: only the outcome counts.
     net(
