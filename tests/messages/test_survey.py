@@ -308,6 +308,47 @@ def test_swapped_data_of_a_model_that_checks_its_inputs(start):
         start(Images().eval(), (X, Y))
 
 
+class Own(nn.Module):
+    """Fails in a way that is told by its type and its place, whatever the message says."""
+
+    def __init__(self, fail):
+        super().__init__()
+        self.head, self.fail = nn.Linear(4, 3), fail
+
+    def forward(self, inputs):
+        return self.head(self.fail(inputs))
+
+
+def refuses(inputs):
+    raise RuntimeError("expected another shape and dtype")
+
+
+def divides(inputs):
+    return inputs.reshape(len(inputs), 5, -1)
+
+
+def functional(inputs):
+    return nn.functional.interpolate(inputs, 3, scale_factor=2)  # a ValueError of torch
+
+
+def missing(inputs):
+    return nn.Module()(inputs)
+
+
+@pytest.mark.parametrize(
+    ("fail", "error", "message"),
+    [
+        (refuses, RuntimeError, "^expected another shape and dtype$"),
+        (missing, NotImplementedError, "forward"),
+        (divides, ShapeError, "at which the model fails with RuntimeError: .*batch_fn="),
+        (functional, ShapeError, "at which the model fails with ValueError: .*batch_fn="),
+    ],
+)
+def test_errors_that_the_model_raises_itself_pass_unchanged(fail, error, message):
+    with pytest.raises(error, match=message):
+        th.survey(Own(fail).eval(), (X, Y))
+
+
 @pytest.mark.parametrize("start", [th.survey, th.Monitor], ids=["survey", "monitor"])
 @pytest.mark.parametrize("device", ["cuda:99", "meta", "gpu"])
 def test_devices(device, start):

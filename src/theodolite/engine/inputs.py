@@ -5,10 +5,10 @@ error says what was expected, what was passed and what to do. All functions that
 data use this module.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from dis import opmap
 from inspect import Parameter, signature
 from typing import Any
 from warnings import catch_warnings, warn, warn_explicit
@@ -141,7 +141,7 @@ def fit_batch(model: nn.Module, few: Batch) -> FittedBatch:
                 notes["columns"] = "the columns are passed as one mapping, as forward takes them"
                 return FittedBatch(whole, _one_mapping, notes)
             found = _first_that_works(model, named)
-            if found is None and not _about_inputs(error, named):
+            if found is None and not _about_inputs(model, error, named):
                 raise
             if found is None:
                 raise _refusal(model, named, error) from error
@@ -302,14 +302,28 @@ def _entered(model: nn.Module) -> Iterator[list[tuple[str, tuple[Any, ...]]]]:
         yield running
 
 
-def _about_inputs(error: Exception, batch: Batch) -> bool:
-    """Whether an error of the forward pass concerns shapes, dtypes or names of inputs."""
+def _about_inputs(model: nn.Module, error: Exception, batch: Batch) -> bool:
+    """Whether an error of the forward pass may come from the inputs, rather than from the model.
+
+    Errors of operations and calls may. Those that the model raises itself say what it expects.
+    """
     if isinstance(error, torch.OutOfMemoryError):
         return False
-    words = "dtype|shape|size|type|same device|dimension|channel|expect|index|unpack"
-    kinds = (RuntimeError, ValueError)
-    known = isinstance(error, kinds) and re.search(words, str(error)) is not None
-    return known or isinstance(error, (TypeError, IndexError)) or _swapped(batch)
+    kinds = (RuntimeError, ValueError, TypeError, IndexError)
+    known = isinstance(error, kinds) and not isinstance(error, NotImplementedError)
+    return (known and not _raised_by(model, error)) or _swapped(batch)
+
+
+def _raised_by(model: nn.Module, error: Exception) -> bool:
+    """Whether a ``raise`` statement in the code of a module, not of torch, made the error."""
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    if place is None or place.tb_frame.f_code.co_code[place.tb_lasti] != opmap["RAISE_VARARGS"]:
+        return False
+    file = place.tb_frame.f_globals.get("__name__", "")
+    own = {type(module).__module__ for module in model.modules()}
+    return file in own and file.partition(".")[0] != "torch"
 
 
 def _swapped(batch: Batch) -> bool:
