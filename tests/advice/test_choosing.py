@@ -3,6 +3,7 @@
 import numpy as np
 
 from theodolite.advice import Candidate, choosing_notes, ranked, tied, transfer_answers
+from theodolite.records import Note
 
 
 def entry(name, error, parameters, features=None, misses=()):
@@ -25,9 +26,7 @@ def test_forecasts_that_are_lower_bounds_are_named():
         "Forecasts and learning curves of b and c may be far too low: more than 70 % of the "
         "variance of the labels stays unexplained, and fine-tuning may learn new features."
     )
-    assert choosing_notes([entry("b", 0.8, 1)])[0].startswith(
-        "Forecast and learning curve of b may be far too low"
-    )
+    assert (notes[0].note, notes[0].facts["models"]) == (Note.LOW_FORECASTS, ["b", "c"])
     assert choosing_notes([entry("b", 0.8, 1)], points=False) == []
 
 
@@ -70,8 +69,8 @@ def test_features_that_disagree_are_told():
 def test_features_alone_beside_tangent_kernels_are_told():
     pair = [entry("a", 0.2, 1), Candidate("b", 0.3, 0.3, 0.7, 1, incomplete=True)]
     assert choosing_notes(pair)[0] == (
-        "b is judged only by features, the others with the tangent kernel, whose errors are lower. "
-        "So its place may be too low."
+        "Judged only by features: b. The others are judged with the tangent kernel, whose errors "
+        "are lower, so these places may be too low."
     )
     assert not any("only by features" in note for note in choosing_notes(pair[1:] * 2))
 

@@ -1,8 +1,10 @@
 """Which model to start from: rankings, forecasts, and inputs that cannot be used."""
 
+import copy
 import gc
 import weakref
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,8 +15,9 @@ import theodolite as th
 from theodolite.engine import untouched
 from theodolite.errors import DomainError, MemoryLimitError, RecordError, UnknownNameError
 from theodolite.measures import kernel, representation
-from theodolite.records import Record, load_record, save_record
+from theodolite.records import Note, Record, load_record, require_transfer, save_record
 from theodolite.surveys.heads import Body, WithHead
+from theodolite.surveys.transfer_results import Transfer
 
 
 def task(n=120, seed=0):
@@ -281,7 +284,7 @@ def test_nothing_trainable_below_the_head_is_said():
     found = th.transfer(frozen, task(60))
     model = found.record.contents["models"][0]
     assert model["tangent"] is None
-    assert "No parameter below the head is trainable" in model["notes"][0]
+    assert model["notes"][0]["note"] == Note.NOTHING_TRAINABLE
     assert model["forecast"]["from"] == "features"
     assert not any(parameter.requires_grad for parameter in frozen.parameters())
 
@@ -328,7 +331,7 @@ def test_a_model_that_is_a_head_alone_is_a_linear_probe_of_the_inputs():
     found = th.transfer(nn.Linear(8, 2), task(60))
     model = found.record.contents["models"][0]
     assert model["layers"] == []
-    assert "No parameter below the head is trainable" in model["notes"][0]
+    assert model["notes"][0]["note"] == Note.NOTHING_TRAINABLE
 
 
 def test_a_class_with_one_example_is_said():
@@ -462,10 +465,11 @@ def test_a_device_that_is_full_costs_the_tangent_kernel_alone(monkeypatch):
     found = th.transfer(good(), task(40))
     model = found.record.contents["models"][0]
     assert model["tangent"] is None
-    assert model["notes"] == [
-        "The tangent kernel was not measured, so features alone are judged: the device has "
-        "too little free memory; a smaller tangent_examples= may help"
-    ]
+    (note,) = model["notes"]
+    assert (note["note"], note["facts"]) == (Note.FEATURES_ALONE, {"why": Note.DEVICE_MEMORY})
+    assert note["text"].endswith(
+        "the device has too little free memory; a smaller tangent_examples= may help"
+    )
 
 
 def test_a_kernel_that_fits_in_parts_is_measured():
@@ -478,8 +482,8 @@ def test_a_kernel_that_fits_in_parts_is_measured():
     assert judged["notes"] == []
     assert judged["tangent"]["n"] == 40
     told = th.transfer(model, data, memory_limit=10_000).record.contents["models"][0]["notes"]
-    assert told[0].startswith("The tangent kernel was not measured")
-    assert told[0].endswith("a smaller tangent_examples= or a larger memory_limit= may help")
+    assert told[0]["facts"] == {"why": Note.TANGENT_MEMORY}
+    assert told[0]["text"].endswith("smaller tangent_examples= or a larger memory_limit= may help")
 
 
 def test_the_random_state_is_noted_where_the_model_is_measured(monkeypatch):
@@ -646,7 +650,29 @@ def test_few_labels_are_said_to_be_few():
         note.startswith("Few labels: 1 of 3 classes have fewer than 10") for note in found.notes
     )
     assert found.record.contents["data"]["smallest_class"] == 5
+    (note,) = found.record.contents["notes"][:1]
+    assert note["note"] == Note.FEW_LABELS
+    assert note["facts"] == {"few": 1, "classes": 3, "enough": 10, "smallest": 5}
     assert not any("Few labels" in note for note in th.transfer(good(), task(60)).notes)
+
+
+def test_notes_of_several_models_are_one_line_and_older_notes_are_read(tmp_path):
+    models = {name: good().requires_grad_(False) for name in "ab"}
+    found = th.transfer(models, task(60))
+    line = "a and b: No parameter below the head is trainable: the forecast is that of a linear"
+    assert sum(note.startswith(line) for note in found.notes) == 1
+    older = copy.deepcopy(dict(found.record.contents))
+    older["notes"] = [note["text"] for note in older["notes"]]
+    for model in older["models"]:
+        model["notes"] = [note["text"] for note in model["notes"]]
+    earlier = Transfer(replace(found.record, contents=older))
+    earlier.save(tmp_path / "older")
+    loaded = th.load(tmp_path / "older")
+    assert loaded.notes == found.notes
+    assert loaded.summary().splitlines()[-2:] == found.summary().splitlines()[-2:]
+    older["notes"] = [{"note": "few-labels"}]
+    with pytest.raises(RecordError, match="notes/0/text is missing"):
+        require_transfer(replace(found.record, contents=older), "folder")
 
 
 def test_seconds_shorten_the_tangent_kernel_and_say_so(monkeypatch):
@@ -667,7 +693,9 @@ def test_seconds_shorten_the_tangent_kernel_and_say_so(monkeypatch):
     model = found.record.contents["models"][0]
     assert sizes[0] == 20
     assert model["tangent"]["n"] == sizes[-1] < 200
-    assert any("to stay within seconds=1" in note for note in model["notes"])
+    (note,) = model["notes"]
+    assert note["note"] == Note.FEWER_FOR_SECONDS
+    assert note["facts"] == {"count": sizes[-1], "wanted": 200, "seconds": 1.0}
     sizes.clear()
     th.transfer(good(), task(60))
     assert sizes == [60]

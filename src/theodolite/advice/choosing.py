@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from theodolite.advice.reasons import Reason, reason
 from theodolite.advice.sentences import layer_name, percent
-from theodolite.records import Answer, Certainty, listed
+from theodolite.records import Answer, Certainty, Note, listed
 
 __all__ = [
     "FEW_LABELS",
@@ -96,8 +97,8 @@ def tied(candidates: Sequence[Candidate]) -> list[str]:
     return [known[0].name, *near] if near else []
 
 
-def choosing_notes(candidates: Sequence[Candidate], *, points: bool = True) -> list[str]:
-    """Notes about a ranking, as sentences.
+def choosing_notes(candidates: Sequence[Candidate], *, points: bool = True) -> list[Reason]:
+    """Notes about a ranking, with their kinds and facts.
 
     They say where the evidence disagrees, and whether the ranking by size is the same.
 
@@ -106,7 +107,7 @@ def choosing_notes(candidates: Sequence[Candidate], *, points: bool = True) -> l
         points: whether forecasts are accuracies, whose differences are in points.
 
     Returns:
-        Sentences, the most important first; empty if there is nothing to say.
+        Notes in words, the most important first; empty if there is nothing to say.
 
     Examples:
         >>> pair = [Candidate("a", 0.5, 0.3, 0.7, 10), Candidate("b", 0.3, 0.4, 0.8, 5)]
@@ -116,32 +117,20 @@ def choosing_notes(candidates: Sequence[Candidate], *, points: bool = True) -> l
         The ranking by size starts with a, whose forecast is 10.0 points lower.
     """
     known = [entry for entry in ranked(candidates) if isfinite(entry.error)]
-    notes = []
+    notes: list[Reason] = []
     low = [entry for entry in known if points and entry.error > SMALL_ERROR]
     bounds = [entry.name for entry in low if not entry.frozen]
     if bounds:
-        several = len(bounds) > 1
-        what = "Forecasts and learning curves" if several else "Forecast and learning curve"
-        notes.append(
-            f"{what} of {listed(bounds, most=4)} may be far too low: more than "
-            f"{100 * SMALL_ERROR:.0f} % of the variance of the labels stays unexplained, and "
-            "fine-tuning may learn new features."
-        )
+        notes.append(reason(Note.LOW_FORECASTS, models=bounds, share=100 * SMALL_ERROR))
     if len(known) < 2:
         return notes
     first = known[0]
     alone = [entry.name for entry in known if entry.incomplete]
     if 0 < len(alone) < len(known):
-        notes.append(
-            f"{listed(alone, most=4)} {'is' if len(alone) == 1 else 'are'} judged only by "
-            "features, the others with the tangent kernel, whose errors are lower. So "
-            f"{'its place' if len(alone) == 1 else 'their places'} may be too low."
-        )
+        notes.append(reason(Note.JUDGED_BY_FEATURES, models=alone))
     plain = min(known, key=lambda entry: _number(entry.features_error))
     if plain.name != first.name:
-        notes.append(
-            f"Linear probes rank {plain.name} first; the tangent kernel ranks {first.name} first."
-        )
+        notes.append(reason(Note.PROBES_DISAGREE, probes=plain.name, kernel=first.name))
     notes.append(_beside_size(known, points))
     return notes
 
@@ -160,30 +149,24 @@ def _apart(first: Candidate, other: Candidate) -> bool:
     return float(gaps.mean()) > _CLEAR * error
 
 
-def _beside_size(known: Sequence[Candidate], points: bool) -> str:
+def _beside_size(known: Sequence[Candidate], points: bool) -> Reason:
     """The ranking beside the list by number of parameters, largest first."""
     from scipy.stats import kendalltau
 
     first, largest = known[0], max(known, key=lambda entry: entry.parameters)
     if len({entry.parameters for entry in known}) == 1:
-        return "All models have the same size, so a ranking by size is not possible."
+        return reason(Note.ONE_SIZE)
     tau = float(kendalltau([-e.error for e in known], [e.parameters for e in known]).statistic)
     if largest.name == first.name and (tau >= _SAME_LIST or len(known) == 2):
-        return (
-            "The ranking equals the ranking by number of parameters, largest first. For these "
-            "models it adds nothing to their size."
-        )
+        return reason(Note.ORDER_OF_SIZE, tau=tau)
     if largest.name == first.name:
-        return (
-            f"The ranking by size also starts with {first.name}; below the first place the two "
-            f"rankings differ (Kendall's tau {tau:.2f})."
-        )
+        return reason(Note.LARGEST_FIRST, largest=first.name, tau=tau)
     gap = first.forecast - largest.forecast if points else largest.forecast - first.forecast
     size = f"{100 * abs(gap):.1f} points" if points else f"{abs(gap):.3f}"
     difference = (
         f"{size} {'lower' if points == (gap > 0) else 'higher'}" if abs(gap) > 5e-4 else "equal"
     )
-    return f"The ranking by size starts with {largest.name}, whose forecast is {difference}."
+    return reason(Note.LARGEST_NOT_FIRST, largest=largest.name, difference=difference)
 
 
 def transfer_answers(contents: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> list[Answer]:

@@ -1,20 +1,30 @@
 """Reasons why a number is missing or needs care, each kind with its words.
 
-Families of a survey name the kind and its facts. The record keeps both the kind (``note``) and the
+Surveys and rankings name the kind and its facts. The record keeps both the kind (``note``) and the
 words. Programs compare kinds, and tables print one line for a reason that concerns many layers.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from theodolite.records import Note
+from theodolite.errors import (
+    CaptureError,
+    MemoryLimitError,
+    NotFiniteError,
+    ProcessError,
+    TheodoliteError,
+)
+from theodolite.records import Note, listed
 
 __all__ = [
     "UNREADABLE",
     "Reason",
     "about_positions",
+    "failure",
     "missing_in",
     "not_measured",
     "not_shown",
+    "noted",
     "reason",
     "shared_words",
 ]
@@ -93,8 +103,8 @@ _WORDS: Mapping[Note, str] = {
     " have: left out",
     Note.CUT: "{parts}, to end within {limit:g} s; seconds=None uses all",
     # models for a new task
-    Note.SINGLE_CLASSES: "{alone} of {classes} classes have a single example, which no other"
-    " example can teach: {counts} as wrong for every model.",
+    Note.SINGLE_CLASSES: "{alone} of {classes} classes have a single example. Each counts as wrong"
+    " for every model, because no other example can teach it.",
     Note.FEW_LABELS: "Few labels: {few} of {classes} classes have fewer than {enough} examples (the"
     " smallest has {smallest}). Label more before you trust the order.",
     Note.UNUSED_ENTRY: "{option}= has an entry for {key!r}, which is none of the models: it was not"
@@ -108,6 +118,27 @@ _WORDS: Mapping[Note, str] = {
     " larger memory_limit= may help",
     Note.DEVICE_MEMORY: "the device has too little free memory; a smaller tangent_examples= may"
     " help",
+    Note.LOW_FORECASTS: "Forecasts and learning curves of {models} may be far too low: more than"
+    " {share:.0f} % of the variance of the labels stays unexplained, and fine-tuning may learn new"
+    " features.",
+    Note.JUDGED_BY_FEATURES: "Judged only by features: {models}. The others are judged with the"
+    " tangent kernel, whose errors are lower, so these places may be too low.",
+    Note.PROBES_DISAGREE: "Linear probes rank {probes} first; the tangent kernel ranks {kernel}"
+    " first.",
+    Note.ONE_SIZE: "All models have the same size, so a ranking by size is not possible.",
+    Note.ORDER_OF_SIZE: "The ranking equals the ranking by number of parameters, largest first. For"
+    " these models it adds nothing to their size.",
+    Note.LARGEST_FIRST: "The ranking by size also starts with {largest}; below the first place the"
+    " two rankings differ (Kendall's tau {tau:.2f}).",
+    Note.LARGEST_NOT_FIRST: "The ranking by size starts with {largest}, whose forecast is"
+    " {difference}.",
+    # errors, quoted
+    Note.OVER_MEMORY_LIMIT: "{message}",
+    Note.VALUES_NOT_FINITE: "{message}",
+    Note.MODEL_NOT_FOLLOWED: "{message}",
+    Note.PROCESS_LOST: "{message}",
+    Note.REFUSED: "{message}",
+    Note.UNEXPECTED: "{type}: {message}",
 }
 # Words for several layers whose facts differ.
 _SHARED: Mapping[Note, str] = {
@@ -117,39 +148,92 @@ _SHARED: Mapping[Note, str] = {
 }
 
 
+# What errors are about; the first class that fits counts.
+_ERRORS: Sequence[tuple[type[Exception], Note]] = (
+    (MemoryLimitError, Note.OVER_MEMORY_LIMIT),
+    (NotFiniteError, Note.VALUES_NOT_FINITE),
+    (CaptureError, Note.MODEL_NOT_FOLLOWED),
+    (ProcessError, Note.PROCESS_LOST),
+    (TheodoliteError, Note.REFUSED),
+)
+
 UNREADABLE = _SHARED[Note.FEW_FILTERS]
 
 
 class Reason(str):
-    """The words of a reason, with its kind."""
+    """The words of a reason, with its kind and its facts.
+
+    Args:
+        note: the kind.
+        text: the words.
+        facts: names, numbers and counts in the words, as plain data.
+    """
 
     note: Note
+    facts: Mapping[str, Any]
 
-    def __new__(cls, note: Note, text: str) -> "Reason":
+    def __new__(cls, note: Note, text: str, facts: Mapping[str, Any] | None = None) -> "Reason":
         """Words with their kind."""
         made = super().__new__(cls, text)
-        made.note = note
+        made.note, made.facts = note, facts or {}
         return made
 
-    def __reduce__(self) -> tuple[type["Reason"], tuple[Note, str]]:
-        return Reason, (self.note, str(self))
+    def __reduce__(self) -> tuple[type["Reason"], tuple[Note, str, Mapping[str, Any]]]:
+        return Reason, (self.note, str(self), self.facts)
+
+    def to_entry(self) -> dict[str, Any]:
+        """Plain data for the notes of a ranking."""
+        return {"note": self.note.value, "facts": dict(self.facts), "text": str(self)}
 
 
-def reason(note: Note, **facts: object) -> Reason:
-    """A kind of reason with its facts in words.
+def reason(note: Note, **facts: Any) -> Reason:
+    """A kind of reason with its facts in words; of a list the first four entries are named.
 
     Examples:
         >>> why = reason(Note.FEWER_FOR_MEMORY, most=10, wanted=50)
         >>> str(why), why.note.value
         ('10 of 50 examples, to stay within memory_limit', 'fewer-for-memory')
     """
-    return Reason(note, _WORDS[note].format(**facts))
+    plain = {k: v.note.value if isinstance(v, Reason) else v for k, v in facts.items()}
+    shown = {k: listed(v, most=4) if isinstance(v, list) else v for k, v in facts.items()}
+    return Reason(note, _WORDS[note].format(**shown), plain)
 
 
-def not_measured(why: str) -> str:
+def failure(error: Exception) -> Reason:
+    """The message of an error, with the kind of the error.
+
+    Examples:
+        >>> why = failure(MemoryLimitError("kernels need 8 GB"))
+        >>> str(why), why.note.value
+        ('kernels need 8 GB', 'over-memory-limit')
+        >>> failure(KeyError("logits"))
+        "KeyError: 'logits'"
+    """
+    note = next((note for kind, note in _ERRORS if isinstance(error, kind)), Note.UNEXPECTED)
+    return reason(note, type=type(error).__name__, message=str(error))
+
+
+def noted(contents: Mapping[str, Any]) -> list[str]:
+    """The notes of a ranking in words; one that concerns several models is one line.
+
+    Args:
+        contents: contents of the record; versions before 0.3 have words without kinds.
+    """
+    models: dict[str, list[str]] = {}
+    for model in contents["models"]:
+        for note in model["notes"]:
+            models.setdefault(_words(note), []).append(model["name"])
+    several = [f"{listed(names, most=4)}: {text}" for text, names in models.items()]
+    return [*map(_words, contents["notes"]), *several]
+
+
+def _words(entry: str | Mapping[str, Any]) -> str:
+    return entry if isinstance(entry, str) else str(entry["text"])
+
+
+def not_measured(why: Reason) -> Reason:
     """The reason as a note, with its kind."""
-    text = f"not measured: {why}"
-    return Reason(why.note, text) if isinstance(why, Reason) else text
+    return Reason(why.note, f"not measured: {why}", why.facts)
 
 
 def shared_words(note: str | None) -> str | None:

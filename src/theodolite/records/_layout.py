@@ -30,8 +30,13 @@ class _OrNull:
         self.form = form
 
 
-# A form is a tuple of types, a set of texts to choose from, a mapping of keys to forms, _Each or
-# _OrNull. A key with a question mark may be absent; keys that are not named may hold anything.
+class _OrText(_OrNull):
+    """A form, or text instead, as in records of earlier versions."""
+
+
+# A form is a tuple of types, a set of texts to choose from, a mapping of keys to forms, _Each,
+# _OrNull or _OrText. A key with a question mark may be absent; keys that are not named may hold
+# anything.
 _TEXT, _TEXT_OR_NULL, _COUNT = (str,), (str, NoneType), (int,)
 _NUMBER, _NUMBER_OR_NULL = (int, float), (int, float, NoneType)
 _DATA = {
@@ -107,6 +112,7 @@ _SURVEY = _HEAD | {
 _SCORE = {"n": _COUNT} | {
     f"{measure}{end}": _NUMBER for measure in ("error", "accuracy") for end in ("", "_low", "_high")
 }
+_NOTES = _Each(list, _OrText({"note": _TEXT, "text": _TEXT, "facts": (dict,)}))
 _TRANSFER = _ANYTHING | {
     "name": _TEXT,
     "config": (dict,),
@@ -139,11 +145,11 @@ _TRANSFER = _ANYTHING | {
             "layers": _Each(list, _SCORE | {"name": _TEXT}),
             "best_layer": _TEXT_OR_NULL,
             "seconds": _Each(dict, _NUMBER),
-            "notes": _Each(list, _TEXT),
+            "notes": _NOTES,
         },
     ),
     "problems": _Each(dict, _TEXT),
-    "notes": _Each(list, _TEXT),
+    "notes": _NOTES,
 }
 _CURVE_PARTS = {
     "labels": "n",
@@ -274,7 +280,7 @@ def _require(contents: Mapping[str, Any], form: Any, folder: str | os.PathLike[s
 def _problems(value: Any, form: Any, path: str) -> Iterator[str]:
     """All entries that do not match the form, depth first."""
     if isinstance(form, _OrNull):
-        if value is not None:
+        if not isinstance(value, str if isinstance(form, _OrText) else NoneType):
             yield from _problems(value, form.form, path)
     elif isinstance(form, (tuple, frozenset)):
         yield from _leaf_problems(value, form, path)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.advice.captions import digest_words
+from theodolite.advice.reasons import noted
 from theodolite.records import Answer, Record
 from theodolite.report.pages import (
     DARK,
@@ -47,8 +48,7 @@ def write_transfer(record: Record, path: str | os.PathLike[str], title: str = ""
         title=plain(title or contents["name"] or "Which model to start from"),
         lead=" ".join([_lead(data, len(models), classes), *_digest_sentence(record)]),
         **_ranking(contents, classes),
-        notes=[plain(note) for note in contents["notes"]]
-        + [plain(f"{m['name']}: {note}") for m in models for note in m["notes"]],
+        notes=[plain(note) for note in noted(contents)],
         curves=_curves(record, classes),
         profiles=[_profile(i, m, classes, data) for i, m in enumerate(models[:_PROFILES])],
         left_out=max(len(models) - _PROFILES, 0),

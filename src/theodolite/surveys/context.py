@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from theodolite._distributed import ALONE, Processes
-from theodolite.advice.reasons import reason
+from theodolite.advice.reasons import Reason, reason
 from theodolite.engine import (
     Batch,
     GradientAlignment,
@@ -734,7 +734,7 @@ def token_counts(batch: Batch) -> LayerFeatures | None:
     return LayerFeatures(len(known), counts.scatter_add_(1, places, ones))
 
 
-def why_undefined(gram: Float[Tensor, "n n"], otherwise: str) -> str:
+def why_undefined(gram: Float[Tensor, "n n"], otherwise: Reason) -> Reason:
     """Why a number of features is undefined; a diverged run is the first reason."""
     finite = bool(gram.isfinite().all())
     return otherwise if finite else reason(Note.NOT_FINITE)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from theodolite.advice.reasons import reason
+from theodolite.advice.reasons import Reason, failure, reason
 from theodolite.checks import require_finite
 from theodolite.engine import weight_covariance
 from theodolite.engine.layers import CONVOLUTIONS, is_matrix, is_transposed_linear
@@ -123,7 +123,7 @@ def _matrix_layers(context: SurveyContext) -> list[Layer]:
     return found if context.plan.details else found[:1]
 
 
-def without_matrices(context: SurveyContext) -> str | None:
+def without_matrices(context: SurveyContext) -> Reason | None:
     """Why no layer has a covariance, in a sentence; None if a layer has one."""
     if _matrix_layers(context):
         return None
@@ -167,7 +167,7 @@ def _kept_bytes(context: SurveyContext, layer: Layer) -> int:
     return 8 * width * (rows if few else width)
 
 
-def _why_not(context: SurveyContext, layer: Layer) -> str | None:
+def _why_not(context: SurveyContext, layer: Layer) -> Reason | None:
     """Why a layer has no covariance, in a sentence; None if it has one."""
     needed, free = _bytes(context, layer), context.plan.free_bytes
     if needed > free:
@@ -224,7 +224,7 @@ def _layer_rows(
     try:
         found = covariance.compare_misalignment_along(directions, weight, bases)
     except TheodoliteError as error:
-        nothing, why = Estimate(math.nan), str(error)
+        nothing, why = Estimate(math.nan), failure(error)
         record.row(layer, "covariance", "relative_misalignment", nothing, n=filters, reason=why)
     else:
         mean, deviation = float(found.baseline.mean()), float(found.baseline.std())
@@ -250,7 +250,7 @@ def _layer_rows(
         _eigenvector_pictures(context, record, layer, directions, weight)
 
 
-def _undefined(filters: int, dimensions: int, subspace: int) -> str:
+def _undefined(filters: int, dimensions: int, subspace: int) -> Reason:
     """Why there is no misalignment: fewer than two directions."""
     if subspace > 1:
         return reason(Note.ISOTROPIC)

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from theodolite.advice.reasons import not_measured, reason
+from theodolite.advice.reasons import failure, not_measured, reason
 from theodolite.engine import (
     Checked,
     GradientAlignment,
@@ -37,8 +37,8 @@ __all__ = ["gradient_cost", "measure_feature_contrast", "measure_gradient"]
 _CHEAP = 5 * 10**8  # with fewer numbers in all gradients, all pairs are compared
 _PASSES = 8  # products with all gradients that take as long as their sums, in forward passes
 _FEWER = 100  # number of examples whose pairs of gradients are compared otherwise
-_ZERO_GRADIENTS: str = reason(Note.ZERO_GRADIENTS)
-_ZERO_FEATURES: str = reason(Note.ZERO_VECTORS)
+_ZERO_GRADIENTS = reason(Note.ZERO_GRADIENTS)
+_ZERO_FEATURES = reason(Note.ZERO_VECTORS)
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ def _agreement(
     try:
         few = _pairs(context, layers, _pair_count(context))
     except MemoryLimitError as error:
-        record.warn(None, "gradient", "gradient_confusion", not_measured(str(error)))
+        record.warn(None, "gradient", "gradient_confusion", not_measured(failure(error)))
     return (sums, sums.total, sums.logits), few, False
 
 

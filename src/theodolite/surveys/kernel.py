@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from theodolite.advice.reasons import not_measured, reason
+from theodolite.advice.reasons import Reason, not_measured, reason
 from theodolite.advice.sentences import percent
 from theodolite.measures import kernel
 from theodolite.measures.kernel import CenteredGrams
@@ -140,7 +140,7 @@ def _alignment_rows(
                 record.row(layer, "kernel", reference.measure, estimate, n=n, reason=why)
 
 
-def _undefined(n: int, targets: Tensor | None) -> str:
+def _undefined(n: int, targets: Tensor | None) -> Reason:
     if n < 4:
         return reason(Note.FEWER_THAN_FOUR)
     same = targets is not None and bool((targets == targets[0]).all())

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from theodolite.advice.reasons import Reason, failure
 from theodolite.engine import (
     AtPositions,
     Batch,
@@ -137,7 +138,7 @@ class Layout:
 
     layers: tuple[Layer, ...]
     outputs: int | None
-    problem: str | None = None
+    problem: Reason | None = None
     footprint: Footprint = field(default_factory=Footprint)
     fed: frozenset[str] = frozenset()
     sample: Tensor | None = None
@@ -241,7 +242,7 @@ def survey_layers(
     try:
         sample = read_outputs(pass_.output, trial, resolve_readout(readout))
     except (ShapeError, TypeError) as error:
-        problem = str(error)
+        problem = failure(error)
     columns = None if sample is None else int(sample.shape[1])
     return Layout(found, columns, problem, pass_.footprint, pass_.fed & set(owned), sample)
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from theodolite._distributed import Processes
-from theodolite.advice.reasons import reason
+from theodolite.advice.reasons import Reason, reason
 from theodolite.checks import require_count
 from theodolite.engine import (
     Layers,
@@ -293,7 +293,7 @@ class Monitor:
         run = Run(self._options.name, self._head(), tuple(self._records))
         return History(run, writes=self._processes.rank == 0)
 
-    def _planned(self, not_due: Mapping[str, str]) -> SurveyPlan:
+    def _planned(self, not_due: Mapping[str, Reason]) -> SurveyPlan:
         """The next measurement of the schedule."""
         curves = self._cadence.draws_curves(self._count)
         self._count += 1
@@ -447,7 +447,7 @@ class Cadence:
             require_count(1, **{f"cadence[{part!r}]": distance})
         return cls(chosen)
 
-    def not_due(self, index: int, families: Sequence[str]) -> dict[str, str]:
+    def not_due(self, index: int, families: Sequence[str]) -> dict[str, Reason]:
         """Families that are not due at this measurement, with the reason."""
         distances = {family: self.parts.get(family, 1) for family in families}
         return {

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from theodolite._distributed import Processes
-from theodolite.advice.reasons import reason
+from theodolite.advice.reasons import Reason, reason
 from theodolite.checks import size_in_bytes
 from theodolite.engine import available_bytes
 from theodolite.errors import MemoryLimitError
@@ -70,11 +70,11 @@ class SurveyPlan:
     details: bool = True
     partial: bool = False
     most_layers: int = 40
-    not_due: Mapping[str, str] = field(default_factory=dict)
+    not_due: Mapping[str, Reason] = field(default_factory=dict)
     batch_size: int = 256
     sizes: Mapping[str, int | None] = field(default_factory=lambda: dict(SIZES))
     free_bytes: int = _UNLIMITED
-    notes: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, Reason] = field(default_factory=dict)
 
     def size(self, family: str, available: int) -> int:
         """Number of examples that a family uses."""

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from theodolite.advice.reasons import about_positions
+from theodolite.advice.reasons import Reason, about_positions
 from theodolite.engine import AtPositions, Batch, Loss, PositionLabels, main_tensor
 from theodolite.errors import DomainError
 from theodolite.linalg import target_columns
@@ -210,7 +210,7 @@ def find_task(
     batch: Batch,
     options: SurveyOptions,
     loss: Loss | None,
-) -> tuple[PositionTask, dict[str, str]] | None:
+) -> tuple[PositionTask, dict[str, Reason]] | None:
     """The task with labels per position, and notes about the choices; None for other tasks.
 
     Args:
@@ -324,7 +324,7 @@ def _encoder(model: nn.Module) -> str | None:
     return next((name for name, module in model.named_modules() if module is encoder), None)
 
 
-def _notes(task: PositionTask, counted: Tensor, options: SurveyOptions) -> dict[str, str]:
+def _notes(task: PositionTask, counted: Tensor, options: SurveyOptions) -> dict[str, Reason]:
     labels, alone = task.labels, task.unit == "token"
     classes = list(map(str, task.classes or ())) if alone else []
     pool = str(options.describe()["pool"]) if options.pool else "mean"

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, RandomSampler
 
 from theodolite._distributed import ALONE, Processes
-from theodolite.advice.reasons import reason
+from theodolite.advice.reasons import Reason, reason
 from theodolite.engine import (
     IGNORED,
     Batch,
@@ -104,7 +104,7 @@ class Probe:
     shard: Shard = field(default_factory=Shard)
     truth: Targets | None = None
     suspect: tuple[int, Batch] | None = None
-    notes: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, Reason] = field(default_factory=dict)
     groups: Targets | None = None
     group_names: tuple[str, ...] = ()
     positions: Positions | None = None
@@ -480,7 +480,7 @@ class Fit:
 
     cast: Cast | None
     classes: bool
-    notes: dict[str, str]
+    notes: dict[str, Reason]
     task: PositionTask | None = None
 
     def probe(self, probe: Probe, options: SurveyOptions) -> Probe:
@@ -583,7 +583,7 @@ def fit_inputs(model: nn.Module, probe: Probe, options: SurveyOptions) -> Fit:
     few = probe.batch.take(slice(0, 2))
     fitted = fit_batch(model, few)
     task, cast = None, fitted.cast
-    notes: dict[str, str] = {
+    notes: dict[str, Reason] = {
         part: reason(Note.INPUTS_FITTED, change=change) for part, change in fitted.notes.items()
     }
     with untouched(model), torch.no_grad():
@@ -595,7 +595,7 @@ def fit_inputs(model: nn.Module, probe: Probe, options: SurveyOptions) -> Fit:
         task = _task(model, fitted.returned, named, batch, options, notes)
         if _lacks_labels(model, fitted.returned, batch) and options.loss is None:
             few, batch = (_with_next_tokens(part) for part in (named, batch))
-            found: dict[str, str] = {}
+            found: dict[str, Reason] = {}
             task = _task(model, fitted.returned, few, batch, options, found)
             if task is not None and task.labels.shift:
                 notes |= found | {"targets": reason(Note.NEXT_TOKENS)}
@@ -622,7 +622,7 @@ def _task(
     few: Batch,
     batch: Batch,
     options: SurveyOptions,
-    notes: dict[str, str],
+    notes: dict[str, Reason],
 ) -> PositionTask | None:
     """The task with labels per position; None for other tasks."""
     try:

@@ -45,7 +45,7 @@ class RecordBuilder:
         self.arrays: dict[str, np.ndarray] = {}
         self.probes: dict[str, Any] | None = None
         self.example_losses: dict[str, Any] | None = None
-        self.skipped: dict[str, str] = {}
+        self.skipped: dict[str, Reason] = {}
         self.routes: dict[str, dict[str, Any]] = {}
         self.seconds: dict[str, float] = {}
         self._warnings: dict[tuple[str | None, str, str], dict[str, Any]] = {}
@@ -64,7 +64,7 @@ class RecordBuilder:
         estimate: Estimate,
         *,
         n: int,
-        reason: str | None = None,
+        reason: Reason | None = None,
         read_at: str | None = None,
     ) -> None:
         """Add a number.
@@ -90,7 +90,7 @@ class RecordBuilder:
         if undefined and why is not None:
             self.warn(layer, family, measure, why)
 
-    def warn(self, layer: Layer | None, family: str, measure: str, text: str) -> None:
+    def warn(self, layer: Layer | None, family: str, measure: str, text: Reason) -> None:
         """Add a note with its kind, once per layer and measure; repetitions are counted."""
         place = None if layer is None else layer.name
         key = (place, family, measure)
@@ -102,10 +102,9 @@ class RecordBuilder:
             "family": family,
             "measure": measure,
             "text": str(text),
+            "note": text.note.value,
             "count": 1,
         }
-        if isinstance(text, Reason):
-            entry["note"] = text.note.value
         self._warnings[key] = entry
 
     def curve(

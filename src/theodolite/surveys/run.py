@@ -19,7 +19,7 @@ from torch import nn
 from theodolite._distributed import Processes, alike
 from theodolite._version import __version__
 from theodolite.advice import answers_of
-from theodolite.advice.reasons import Reason, not_measured, reason
+from theodolite.advice.reasons import Reason, failure, not_measured, reason
 from theodolite.engine import (
     Batch,
     Layers,
@@ -33,12 +33,10 @@ from theodolite.engine import (
     unwrap,
 )
 from theodolite.errors import (
-    CaptureError,
     DomainError,
     NotFiniteError,
     ProcessError,
     RangeError,
-    TheodoliteError,
 )
 from theodolite.records import Note, Record
 from theodolite.surveys.context import Draws, EarlierResults, SurveyContext
@@ -362,7 +360,11 @@ def _measure_parts(context: SurveyContext, record: RecordBuilder, schedule: Sche
 
 
 def _measure_part(
-    context: SurveyContext, record: RecordBuilder, schedule: Schedule, part: Part, why: str | None
+    context: SurveyContext,
+    record: RecordBuilder,
+    schedule: Schedule,
+    part: Part,
+    why: Reason | None,
 ) -> None:
     family, known = part.family, len(record.rows)
     why = why or schedule.plan_part(part) or _taken(context, record, schedule, part)
@@ -379,7 +381,7 @@ def _measure_part(
 
 def _taken(
     context: SurveyContext, record: RecordBuilder, schedule: Schedule, part: Part
-) -> str | None:
+) -> Reason | None:
     """Measure a part. If it may take longer than expected, first try it on few examples."""
     if schedule.wants_trial(part):
         planned, trial = context.plan, RecordBuilder(context.plan.curves)
@@ -402,7 +404,7 @@ def _taken(
 
 
 def _report(
-    context: SurveyContext, part: Part, rows: Sequence[Mapping[str, Any]], why: str | None
+    context: SurveyContext, part: Part, rows: Sequence[Mapping[str, Any]], why: Reason | None
 ) -> None:
     """Report the headline number of a part, from the first layer to the last."""
     if context.progress is None:
@@ -431,7 +433,7 @@ def _measure_loss(context: SurveyContext, record: RecordBuilder) -> None:
         record.warn(None, "gradient", "loss", not_measured(why))
 
 
-def _without_loss(context: SurveyContext) -> str | None:
+def _without_loss(context: SurveyContext) -> Reason | None:
     """Say why these data and this model have no loss; None if they have one."""
     asked, layout = context.probe.targets.task, context.layout
     if context.given is not None:
@@ -445,38 +447,32 @@ def _without_loss(context: SurveyContext) -> str | None:
     return None
 
 
-def _without_places(layout: Layout) -> str | None:
+def _without_places(layout: Layout) -> Reason | None:
     """Say why labels per position do not fit the outputs; None if they fit."""
     if layout.outputs is not None or layout.problem is None:
         return None
     return reason(Note.NO_OUTPUT_POSITIONS, problem=layout.problem)
 
 
-def _tried(context: SurveyContext, measure: Callable[[], None]) -> str | None:
+def _tried(context: SurveyContext, measure: Callable[[], None]) -> Reason | None:
     """Measure one part; return the reason if it fails.
 
     Reasons are: the engine cannot follow the model, memory is too small, an unexpected error, or
     non-finite values of a training that diverged. None of them ends the measurement.
     """
     try:
-        try:
-            measure()
-        except TheodoliteError:
+        measure()
+    except Exception as error:  # whatever it is, the other families go on
+        of_inputs = isinstance(error, NotFiniteError) and not isinstance(error, RangeError)
+        if of_inputs and not context.plan.diverging:
             raise
-        except Exception as error:  # whatever it is, the other families go on
-            raise CaptureError(f"{type(error).__name__}: {error}") from error
-    except NotFiniteError as error:
-        if not context.plan.diverging and not isinstance(error, RangeError):
-            raise
-        return str(error)
-    except TheodoliteError as error:
         if isinstance(error, ProcessError) and not error.unexpected:
             raise
-        return str(error)
+        return failure(error)
     return None
 
 
-def _inapplicable(context: SurveyContext, family: str) -> str | None:
+def _inapplicable(context: SurveyContext, family: str) -> Reason | None:
     """Say why a family does not apply to these data and this model; None if it applies."""
     targets, layout, task = context.probe.targets, context.layout, context.task
     if context.given is not None and family in ("covariance", "tangent"):
@@ -543,11 +539,7 @@ def _record(
         "example_losses": record.example_losses,
         "curves": record.curves,
         "skipped": {family: str(why) for family, why in record.skipped.items()},
-        "skipped_notes": {
-            family: why.note.value
-            for family, why in record.skipped.items()
-            if isinstance(why, Reason)
-        },
+        "skipped_notes": {family: why.note.value for family, why in record.skipped.items()},
         "warnings": record.warnings,
         "routes": record.routes,
         "seconds": record.seconds,

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from theodolite.advice.reasons import reason
+from theodolite.advice.reasons import Reason, reason
 from theodolite.records import Note
 from theodolite.surveys.context import SurveyContext
 from theodolite.surveys.families import PARTS, Part
@@ -113,7 +113,7 @@ class Schedule:
             self._budget.learn(Cost((_CHECKED * examples,)), seconds)
             self._reading = self._budget.branch()
 
-    def plan_part(self, part: Part) -> str | None:
+    def plan_part(self, part: Part) -> Reason | None:
         """Choose the examples of a part with its own passes; return the reason if too few fit."""
         budget, context, family = self._budget, self._context, part.family
         if budget is None or part.cost is None or part.reads_features:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from theodolite.advice.reasons import reason
+from theodolite.advice.reasons import Reason, reason
 from theodolite.engine import (
     Batch,
     TangentKernels,
@@ -64,7 +64,7 @@ def measure_tangent(context: SurveyContext, record: RecordBuilder) -> None:
         _heat_maps(context, record, layers)
 
 
-def too_long(context: SurveyContext) -> str | None:
+def too_long(context: SurveyContext) -> Reason | None:
     """Why tangent kernels of long sequences are not measured by default on a CPU."""
     asked = context.options.sizes["tangent"] != SIZES["tangent"]
     on_cpu = next(context.model.parameters()).device.type == "cpu"
@@ -107,7 +107,7 @@ def _exact_count(context: SurveyContext, layers: int) -> int | None:
     return None if fitting < min(count, _FEWEST) else min(count, fitting)
 
 
-def _why_sketched(context: SurveyContext) -> str | None:
+def _why_sketched(context: SurveyContext) -> Reason | None:
     """Why long examples get a sketch although their kernels fit into memory: too much work."""
     task, outputs = context.task, context.layout.outputs or 1
     if context.options.tangent != "auto" or task is None or task.unit == "sequence":

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from theodolite.advice import SMALL_ERROR
-from theodolite.advice.reasons import reason
+from theodolite.advice.reasons import Reason, failure, reason
 from theodolite.engine import Batch, tangent_kernels
 from theodolite.errors import MemoryLimitError, TheodoliteError
 from theodolite.linalg import (
@@ -149,7 +149,7 @@ def body_kernel(
     rows: Tensor,
     examples: Iterable[Batch],
     trained: Sequence[str],
-    notes: list[str],
+    notes: list[Reason],
     **options: Any,
 ) -> Tensor | None:
     """The exact tangent kernel of the parameters below a new head; None, with a note, if it fails.
@@ -167,7 +167,7 @@ def body_kernel(
     try:
         found = tangent_kernels(fresh, list(examples), outputs="trace", params=names, **options)
     except (TheodoliteError, torch.OutOfMemoryError) as error:
-        why = str(error)
+        why = failure(error)
         # The advice of these errors is for callers of the engine.
         if isinstance(error, torch.OutOfMemoryError):
             why = reason(Note.DEVICE_MEMORY)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from theodolite.advice.reasons import noted
 from theodolite.errors import UnknownNameError
 from theodolite.records import Answer, Record, Run, table_of
 from theodolite.surveys.results import digest_line, digest_mark, saved
@@ -59,8 +60,8 @@ class Transfer:
 
     @property
     def notes(self) -> list[str]:
-        """Warnings about the ranking, as sentences."""
-        return list(self.record.contents["notes"])
+        """Warnings about the ranking and single models, as sentences."""
+        return noted(self.record.contents)
 
     @property
     def problems(self) -> dict[str, str]:
@@ -158,8 +159,6 @@ class Transfer:
         lines += ["Ranked by leave-one-out error (1: no better than the mean). 1= marks a tie."]
         lines += [f"{name}: not measured, {why}" for name, why in self.problems.items()]
         lines += self.notes
-        for model in models:
-            lines += [f"{model['name']}: {note}" for note in model["notes"]]
         return "\n".join(line.rstrip() for line in lines) + digest_line(self.record)
 
     def to_html(self, path: str | os.PathLike[str], title: str = "") -> Path:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from theodolite.advice.reasons import reason
+from theodolite.advice.reasons import Reason, reason
 from theodolite.engine import Batch, require_model, unwrap
 from theodolite.errors import DomainError, DtypeError
 from theodolite.records import Note
@@ -120,10 +120,10 @@ def own_name(source: Any) -> str:
     return str(getattr(source, "__name__", type(source).__name__))
 
 
-def unmatched(sources: Mapping[str, Source], **given: Any) -> list[str]:
-    """Sentences that name the entries of mappings without a model of that name."""
+def unmatched(sources: Mapping[str, Source], **given: Any) -> list[Reason]:
+    """Notes that name the entries of mappings without a model of that name."""
     return [
-        reason(Note.UNUSED_ENTRY, option=option, key=key)
+        reason(Note.UNUSED_ENTRY, option=option, key=str(key))
         for option, mapping in given.items()
         if isinstance(mapping, Mapping)
         for key in mapping

@@ -25,7 +25,7 @@ from theodolite.advice import (
     tied,
     transfer_answers,
 )
-from theodolite.advice.reasons import reason
+from theodolite.advice.reasons import Reason, reason
 from theodolite.checks import require_count, require_positive, size_in_bytes
 from theodolite.engine import (
     Batch,
@@ -271,8 +271,8 @@ def _folder(wanted: Path, probe: Probe, options: TransferOptions, *, overwrite: 
     return unused_folder(wanted, overwrite=same and contents.get("config") == options.describe())
 
 
-def _require_task(probe: Probe) -> list[str]:
-    """Check that the targets can be learned; return warnings about them, in words."""
+def _require_task(probe: Probe) -> list[Reason]:
+    """Check that the targets can be learned; return notes about them."""
     known = probe.targets
     if known.columns is None:
         raise DomainError(
@@ -297,10 +297,9 @@ def _require_task(probe: Probe) -> list[str]:
             "targets: expected classes with at least two examples, since each is predicted from "
             "the others, got one of every class; pass numbers to regress as floats"
         )
-    notes: list[str] = []
+    notes: list[Reason] = []
     if alone:
-        counted = "it counts" if len(alone) == 1 else "they count"
-        notes.append(reason(Note.SINGLE_CLASSES, alone=len(alone), classes=present, counts=counted))
+        notes.append(reason(Note.SINGLE_CLASSES, alone=len(alone), classes=present))
     few = counts[(counts > 0) & (counts < FEW_LABELS)]
     if len(few):
         facts = {"few": len(few), "classes": present, "enough": FEW_LABELS}
@@ -470,7 +469,7 @@ def _measured(
 ) -> Record:
     """Measure all numbers of one model, within its time limit if there is one."""
     seconds: dict[str, float] = {}
-    notes: list[str] = []
+    notes: list[Reason] = []
     require_device(options.device, model)
     place = options.device or model_device(model)
     with _moved(model, options.device), untouched(model):
@@ -530,7 +529,7 @@ def _measured(
         "layers": layers,
         "best_layer": None if best is None else best["name"],
         "seconds": seconds,
-        "notes": list(map(str, notes)),
+        "notes": [note.to_entry() for note in notes],
     }
     return Record(contents, _model_arrays(found, curve, answers))
 
@@ -558,7 +557,7 @@ def _body_kernel(
     rows: Tensor,
     examples: _Prepared,
     options: TransferOptions,
-    notes: list[str],
+    notes: list[Reason],
     until: float | None,
 ) -> Tensor | None:
     """The tangent kernel below the head, between as many examples as the options allow."""
@@ -679,7 +678,7 @@ def _joined(
     problems: Mapping[str, str],
     probe: Probe,
     options: TransferOptions,
-    notes: list[str],
+    notes: list[Reason],
 ) -> Record:
     """Join the records of all models, best first, failed ones last."""
     candidates = [
@@ -720,7 +719,7 @@ def _joined(
         "models": [dict(kept[name].contents) for name in order],
         "ties": tied(candidates),
         "problems": dict(problems),
-        "notes": [*map(str, notes), *choosing_notes(candidates, points=classes)],
+        "notes": [n.to_entry() for n in (*notes, *choosing_notes(candidates, points=classes))],
         "versions": versions(),
     }
     contents["answers"] = [a.to_entry() for a in transfer_answers(contents, arrays)]
