@@ -30,8 +30,10 @@ def test_sizes(text, size):
 
 @pytest.mark.parametrize("text", ["much", "", "4XB", "-4GB", "0", "0GB", 0, -1, True, "4 GB more"])
 def test_no_sizes(text):
-    with pytest.raises(DomainError, match="limit: expected a size such as '4GB' or '512MiB', got"):
-        size_in_bytes(text, "limit")
+    with pytest.raises(
+        DomainError, match="memory_limit: expected a size such as '4GB' or '512MiB', got"
+    ):
+        size_in_bytes(text)
 
 
 X, Y = torch.randn(20, 6, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 3

@@ -198,7 +198,7 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {f"{unit}I": 1024**power for power, unit in enumerate("KMGT", start=1)}
 
 
-def size_in_bytes(size: int | float | str | None, name: str = "memory_limit") -> int | None:
+def size_in_bytes(size: int | float | str | None) -> int | None:
     """Convert ``4GB``, ``512MiB`` or a number into bytes; None stays None.
 
     Raises:
@@ -213,5 +213,5 @@ def size_in_bytes(size: int | float | str | None, name: str = "memory_limit") ->
     text = size.strip().upper() if isinstance(size, str) else f"{float(size):.0f}"
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?", text)
     if isinstance(size, bool) or found is None or found[2] not in _UNITS or not float(found[1]):
-        raise DomainError(f"{name}: expected a size such as '4GB' or '512MiB', got {size!r}")
+        raise DomainError(f"memory_limit: expected a size such as '4GB' or '512MiB', got {size!r}")
     return int(float(found[1]) * _UNITS[found[2]])

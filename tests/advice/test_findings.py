@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from theodolite.advice import Fit, Measured, carry_over, compare_layers, percent, wilson, worded
+from theodolite.advice import Fit, Measured, carry_over, compare_layers, percent, worded
+from theodolite.records import wilson
 
 
 def accuracy(value, n=400, chance=0.1):

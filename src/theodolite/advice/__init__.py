@@ -33,7 +33,6 @@ from theodolite.advice.findings import (
     Unlabelled,
     carry_over,
     compare_layers,
-    wilson,
 )
 from theodolite.advice.inputs import (
     FitEvidence,
@@ -70,6 +69,5 @@ __all__ = [
     "tied",
     "transfer_answers",
     "verdict_words",
-    "wilson",
     "worded",
 ]

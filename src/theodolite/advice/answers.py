@@ -9,7 +9,6 @@ import numpy as np
 from theodolite.advice.findings import (
     CLEAR,
     LABELED,
-    NORMAL,
     REPEATED,
     CarryOver,
     FitOnTraining,
@@ -25,7 +24,7 @@ from theodolite.advice.findings import (
 )
 from theodolite.advice.inputs import FitEvidence, InputFinding, judge_inputs
 from theodolite.advice.sentences import worded
-from theodolite.records import FAMILIES, MEMORISED
+from theodolite.records import FAMILIES, MEMORISED, NORMAL
 
 __all__ = ["answers_of", "findings_of"]
 

@@ -217,7 +217,7 @@ def scores_of(run: RunView, step: int | None, family: str, values: Values) -> Va
     return {layer: score for layer, score in scores.items() if finite(score)}
 
 
-def compared(first: Values, other: Values, than: str = "") -> str:
+def compared(first: Values, other: Values) -> str:
     """In how many layers another run is higher or lower, whichever are more."""
     both = [layer for layer in first if layer in other]
     if not both:
@@ -225,9 +225,9 @@ def compared(first: Values, other: Values, than: str = "") -> str:
     higher = sum(other[layer] > first[layer] for layer in both)
     lower = sum(other[layer] < first[layer] for layer in both)
     if not higher and not lower:
-        return f"equal in {_share(len(both), len(both))}{than}"
+        return f"equal in {_share(len(both), len(both))}"
     word, number = ("higher", higher) if higher >= lower else ("lower", lower)
-    return f"{word} in {_share(number, len(both))}{than}"
+    return f"{word} in {_share(number, len(both))}"
 
 
 def _other_runs(

@@ -14,6 +14,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from theodolite.advice.inputs import FitEvidence, InputFinding
+from theodolite.records import NORMAL, wilson
 
 __all__ = [
     "CARRIED",
@@ -21,7 +22,6 @@ __all__ = [
     "CLEAR",
     "LABELED",
     "LEVEL_SHARE",
-    "NORMAL",
     "REPEATED",
     "CarryOver",
     "Fit",
@@ -35,7 +35,6 @@ __all__ = [
     "Unlabelled",
     "carry_over",
     "compare_layers",
-    "wilson",
 ]
 
 CHANCE = 2.0  # standard deviations from chance; closer numbers are not distinguishable from it
@@ -53,29 +52,6 @@ _FEW, _LARGE = 100, 0.1  # with fewer examples or a larger gap layers are not ca
 _FITTED = 0.1  # share of the possible fit; a network with less fits too little
 REPEATED = 0.05  # share of the examples; with more copies, leaving out one example is no test
 _LEVEL = 0.95  # confidence level of every interval
-NORMAL = float(ndtri((1 + _LEVEL) / 2))
-
-
-def wilson(share: float, n: int) -> tuple[float, float]:
-    """The 95 % interval of a share of n examples, after Wilson.
-
-    Args:
-        share: between 0 and 1.
-        n: number of examples.
-
-    Returns:
-        The ends of the 95 % interval.
-
-    Examples:
-        >>> low, high = wilson(1.0, 500)
-        >>> round(low, 4), high
-        (0.9924, 1.0)
-    """
-    square = NORMAL**2 / n
-    middle = (share + square / 2) / (1 + square)
-    half = NORMAL * sqrt(max(share * (1 - share), 0.0) / n + square / (4 * n)) / (1 + square)
-    low = 0.0 if share <= 0 else middle - half
-    return low, 1.0 if share >= 1 else middle + half
 
 
 @dataclass(frozen=True)

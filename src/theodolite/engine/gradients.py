@@ -181,14 +181,14 @@ class LayerSums:
         cls,
         gram: Float[Tensor, "*layers n n"],
         membership: Float[Tensor, "n k"],
-        weight_norm: float = math.nan,
     ) -> "LayerSums":
         """The sums of one or several layers, from inner products of gradients.
+
+        These do not show the norms of the weights, which are nan.
 
         Args:
             gram: inner products of all pairs of examples, in float64.
             membership: 1 if an example belongs to a class, otherwise 0.
-            weight_norm: norm of the layer's parameters.
 
         Examples:
             >>> gradients, membership = torch.eye(2).double(), torch.ones(2, 1).double()
@@ -201,7 +201,7 @@ class LayerSums:
             SetSums.of_gram(gram, membership),
             SetSums.of_gram(gram, every)[..., 0],
             gram.diagonal(dim1=-2, dim2=-1).clamp(min=0.0).sqrt(),
-            gram.new_full(gram.shape[:-2], weight_norm),
+            gram.new_full(gram.shape[:-2], math.nan),
             UnitSums.of_gram(gram, membership),
         )
 

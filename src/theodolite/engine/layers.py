@@ -245,11 +245,10 @@ class LayerMapping(Mapping[str, T]):
         return self.layers.get(layer, default)
 
 
-def layers_text(names: Iterable[str], most: int = 6) -> str:
-    """Number and names of layers; of many layers the first and the last."""
+def layers_text(names: Iterable[str]) -> str:
+    """Number and names of layers; of many layers the first and the last three."""
     known = list(names)
-    head, tail = most - most // 2, most // 2
-    shown = known if len(known) <= most else [*known[:head], "...", *known[-tail:]]
+    shown = known if len(known) <= 6 else [*known[:3], "...", *known[-3:]]
     return f"{len(known)} layers: {', '.join(shown)}"
 
 

@@ -117,13 +117,6 @@ class TangentAlignments(LayerMapping[TangentAlignment]):
         """Alignments of all layers, in order."""
         return torch.stack([entry.alignment for entry in self.layers.values()])
 
-    def difference_error(self, first: str, second: str) -> Float[Tensor, ""]:
-        """Standard error of the difference between two layers' alignments."""
-        names = list(self.layers)
-        i, j = names.index(first), names.index(second)
-        S = self.covariance
-        return (S[i, i] + S[j, j] - 2 * S[i, j]).clamp(min=0.0).sqrt()
-
     def peak(self, errors: float = 2.0) -> str | None:
         """The layer with the largest alignment, or None if the errors are too large to decide.
 

@@ -29,7 +29,6 @@ from theodolite.linalg.arrays import (
     safe_sqrt,
 )
 from theodolite.linalg.leave_one_out import (
-    NORMAL_QUANTILE,
     RIDGES,
     LeaveOneOut,
     expected_right,
@@ -68,7 +67,6 @@ from theodolite.linalg.spectra import (
 
 __all__ = [
     "GRAM_ACCURATE_ABOVE",
-    "NORMAL_QUANTILE",
     "RIDGES",
     "Eigen",
     "GramSums",

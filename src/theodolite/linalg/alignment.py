@@ -92,16 +92,14 @@ def vanishes_when_centered(
     return norm(centered, dim=dim) <= 8 * eps * norm(raw, dim=dim)
 
 
-def gram_cosine(
-    gram_a: Float[Tensor, "n n"], gram_b: Float[Tensor, "n n"], defined: Tensor | bool = True
-) -> Float[Tensor, ""]:
+def gram_cosine(gram_a: Float[Tensor, "n n"], gram_b: Float[Tensor, "n n"]) -> Float[Tensor, ""]:
     r"""Cosine of the angle between two matrices under the Frobenius inner product.
 
     Each matrix is divided by its largest entry first. Otherwise the norms, which are quartic in the
     activations, would overflow or vanish for entries beyond :math:`10^{\pm 75}`.
     """
     a, b = unit_peak(gram_a), unit_peak(gram_b)
-    return ratio_or_nan((a * b).sum((-2, -1)), matrix_norm(a) * matrix_norm(b), defined)
+    return ratio_or_nan((a * b).sum((-2, -1)), matrix_norm(a) * matrix_norm(b))
 
 
 def unit_peak(matrix: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n d"]:

@@ -21,9 +21,9 @@ from theodolite.checks import require_finite, require_labels, require_nonempty, 
 from theodolite.errors import ShapeError
 from theodolite.linalg.alignment import unit_peak
 from theodolite.linalg.arrays import double, ratio_or_nan
+from theodolite.records import NORMAL, wilson
 
 __all__ = [
-    "NORMAL_QUANTILE",
     "RIDGES",
     "LeaveOneOut",
     "best_ridge",
@@ -34,7 +34,6 @@ __all__ = [
 
 # Ridges to try, in units of the mean eigenvalue of the centred kernel.
 RIDGES = tuple(10.0**exponent for exponent in torch.arange(-5, 2.01, 0.5).tolist())
-NORMAL_QUANTILE = 1.959963984540054  # of the normal distribution, for 95 % intervals
 _LEAST = 1e-9  # smallest 1 - leverage; below it an example alone determines a direction
 _DECIMALS = 9  # decimals of class scores that are compared
 
@@ -154,12 +153,12 @@ def best_ridge(
     plain = (unit_peak(columns - columns.mean(0)) * (n / (n - 1))).square().sum(1)
     error = ratio_or_nan(own.mean(), plain.mean())
     spread = ratio_or_nan((own - error * plain).std(), plain.mean() * n**0.5)
-    sides = torch.tensor([-NORMAL_QUANTILE, NORMAL_QUANTILE], dtype=own.dtype, device=own.device)
+    sides = torch.tensor([-NORMAL, NORMAL], dtype=own.dtype, device=own.device)
     predictions = columns - missed[best] * peak
     accuracy, interval = own.new_tensor(torch.nan), own.new_full((2,), torch.nan)
     if names is not None and int(columns.any(0).sum()) > 1:
         accuracy = expected_right(predictions, columns).double().mean()
-        interval = _wilson(accuracy, n)
+        interval = own.new_tensor(wilson(float(accuracy), n))
     return LeaveOneOut(
         error=error,
         error_interval=(error + sides * spread).clamp_min(0.0),
@@ -169,13 +168,3 @@ def best_ridge(
         predictions=predictions,
         classes=names,
     )
-
-
-def _wilson(share: Tensor, count: int) -> Tensor:
-    """95 % interval for a share of independent draws."""
-    square = NORMAL_QUANTILE**2 / count
-    middle = (share + square / 2) / (1 + square)
-    half = (
-        NORMAL_QUANTILE * (share * (1 - share) / count + square / (4 * count)).sqrt() / (1 + square)
-    )
-    return torch.stack([middle - half, middle + half]).clamp(0.0, 1.0)

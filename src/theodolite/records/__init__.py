@@ -1,10 +1,10 @@
 """Results on disk: strict JSON and npz files, without pickle and without torch."""
 
 from theodolite.records._disk import made_folder, replace_file
+from theodolite.records._estimates import NORMAL, Estimate, wilson
 from theodolite.records._files import (
     LARGEST_RECORD,
     SCHEMA,
-    Estimate,
     Record,
     holds_run,
     load_record,
@@ -19,7 +19,6 @@ from theodolite.records._runs import (
     latest_numbers,
     load_run,
     save_run,
-    save_step,
 )
 from theodolite.records._tables import (
     differences_text,
@@ -49,6 +48,7 @@ __all__ = [
     "FAMILIES",
     "LARGEST_RECORD",
     "MEMORISED",
+    "NORMAL",
     "PROBES",
     "SCHEMA",
     "Answer",
@@ -81,9 +81,9 @@ __all__ = [
     "require_transfer",
     "save_record",
     "save_run",
-    "save_step",
     "shown",
     "spaced",
     "table_of",
     "unreadable_layers",
+    "wilson",
 ]

@@ -30,8 +30,9 @@ from theodolite.records._disk import (
     replace_file,
     require_size,
 )
+from theodolite.records._estimates import Estimate
 
-__all__ = ["LARGEST_RECORD", "SCHEMA", "Estimate", "Record", "load_record", "save_record"]
+__all__ = ["LARGEST_RECORD", "SCHEMA", "Record", "load_record", "save_record"]
 
 SCHEMA = 2  # schema 2 added a digest of the record itself, and types and shapes of its arrays
 LARGEST_RECORD = 2**30  # default limit for reading, in bytes
@@ -44,30 +45,6 @@ _HEADERS = {
     (2, 0): np.lib.format.read_array_header_2_0,
 }
 _INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf}
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A number with its standard error and its chance level.
-
-    Examples:
-        >>> estimate = Estimate(0.42, error=0.03, null_mean=0.02, null_sd=0.01, method="jackknife")
-        >>> round(estimate.z_score, 4)
-        40.0
-    """
-
-    value: float
-    error: float | None = None
-    null_mean: float | None = None
-    null_sd: float | None = None
-    method: str = "exact"
-
-    @property
-    def z_score(self) -> float:
-        """Distance from the chance level in standard deviations; nan without a chance level."""
-        if self.null_mean is None or not self.null_sd:
-            return math.nan
-        return (self.value - self.null_mean) / self.null_sd
 
 
 @dataclass(frozen=True)

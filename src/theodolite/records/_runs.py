@@ -34,7 +34,6 @@ __all__ = [
     "latest_numbers",
     "load_run",
     "save_run",
-    "save_step",
 ]
 
 
@@ -139,15 +138,6 @@ def _write_run(run: Run, place: Place) -> tuple[Path, Path]:
 def _write_step(step: Record, place: Place, steps: Path) -> Path:
     with made_folder(steps / f"{step.contents['step']:010d}") as folder:
         return packed_record(step).write(replace(place, folder=folder))
-
-
-def save_step(step: Record, folder: str | os.PathLike[str]) -> Path:
-    """Write one step of a history below the folder of its run."""
-    with claimed(folder, overwrite=True) as place:
-        name = _STEPS
-        if (place.folder / "record.json").exists():
-            name = _steps_name(load_record(place.folder), place.folder)
-        return _write_step(step, place, place.folder / name)
 
 
 def _steps_name(head: Record, folder: str | os.PathLike[str]) -> str:

@@ -4,7 +4,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from theodolite.records._files import Estimate, Record
+from theodolite.records._estimates import Estimate
+from theodolite.records._files import Record
 from theodolite.records._runs import Run
 from theodolite.records._words import FAMILIES, PROBES, listed
 

@@ -19,14 +19,13 @@ from theodolite.advice.reasons import Reason, failure, reason
 from theodolite.engine import Batch, tangent_kernels
 from theodolite.errors import MemoryLimitError, TheodoliteError
 from theodolite.linalg import (
-    NORMAL_QUANTILE,
     LeaveOneOut,
     double,
     expected_right,
     regression_targets,
 )
 from theodolite.measures import kernel
-from theodolite.records import Note
+from theodolite.records import NORMAL, Note
 from theodolite.surveys.heads import Body, WithHead
 from theodolite.theory.learning import LearningCurve, learning_curve
 
@@ -236,8 +235,8 @@ def predicted_curve(
     # Intervals are of the logarithm of the wrong answers. Two variances are added: the chance in
     # the gain, and the difference between networks and their kernels.
     more, fewer = ((1 - curve.accuracy_interval) / middle).log().square()
-    more = (more + (NORMAL_QUANTILE * chance) ** 2).sqrt()
-    fewer = (fewer + (NORMAL_QUANTILE * chance) ** 2 + (_FINE_TUNING / wrong).square()).sqrt()
+    more = (more + (NORMAL * chance) ** 2).sqrt()
+    fewer = (fewer + (NORMAL * chance) ** 2 + (_FINE_TUNING / wrong).square()).sqrt()
     below = (wrong * more.exp()).clamp_max(max(worst, float(wrong.max()))) - wrong
     below = (below.square() + _FINE_TUNING**2).sqrt()
     above = wrong - wrong * (-fewer).exp()
@@ -295,7 +294,7 @@ def forecast(found: Judged, answers: Tensor, *, frozen: bool = False) -> dict[st
     # Jeffreys' estimate and Wilson's interval: no wrong answer of fifty does not mean none ever.
     wrong = (float(misses.sum()) + 0.5) / (len(misses) + 1) * gain
     ends = [1 - float(end) for end in best.accuracy_interval]  # most, then least wrong answers
-    half = [gain * (ends[0] - ends[1]) / 2, NORMAL_QUANTILE * chance * wrong, _FINE_TUNING]
+    half = [gain * (ends[0] - ends[1]) / 2, NORMAL * chance * wrong, _FINE_TUNING]
     wide = sum(part**2 for part in half) ** 0.5
     learns = found.error > SMALL_ERROR and not frozen
     above = max(wide, _NEW_FEATURES) if learns else wide

@@ -32,7 +32,6 @@ from theodolite.checks import (
 )
 from theodolite.errors import DomainError, ShapeError
 from theodolite.linalg import (
-    NORMAL_QUANTILE,
     LeaveOneOut,
     array_function,
     double,
@@ -44,6 +43,7 @@ from theodolite.linalg import (
     thin_svd,
     unit_peak,
 )
+from theodolite.records import NORMAL
 from theodolite.theory.kernel_regression import error_with_more, sample_freedom
 
 __all__ = ["LearningCurve", "learning_curve"]
@@ -173,9 +173,9 @@ def learning_curve(
         errors[usable], freedom[usable].clamp_min(0.0), n, counts.new_tensor([n])
     )
     error = (error * (best.error / at_hand)).clamp_max(max(1.0, float(best.error)))
-    spread = (best.error_interval[1] - best.error) / NORMAL_QUANTILE / best.error
+    spread = (best.error_interval[1] - best.error) / NORMAL / best.error
     drift = _DRIFT * (counts / n).log10().abs() / n
-    width = NORMAL_QUANTILE * (spread.square() + drift / _LINK**2).sqrt()
+    width = NORMAL * (spread.square() + drift / _LINK**2).sqrt()
     accuracy, interval = _accuracies(best, error, drift, columns, classes is not None)
     return LearningCurve(
         labels=counts,
@@ -198,7 +198,7 @@ def _accuracies(
     start = (wrong + 0.5) / (n + 1)  # no wrong example here does not mean none ever
     rate = start * (error / best.error) ** _LINK
     chance = ((1 - start) / (start * n)).sqrt()  # of the logarithm of the share
-    width = NORMAL_QUANTILE * (chance.square() + drift).sqrt()
+    width = NORMAL * (chance.square() + drift).sqrt()
     ends = torch.stack([rate * width.exp(), rate * (-width).exp()])
     return 1 - rate.clamp_max(worst), 1 - ends.clamp_max(worst)
 

@@ -69,21 +69,19 @@ def require_no_gram(instead: str, **features: Tensor) -> None:
             )
 
 
-def target_matrix(
-    targets: Tensor, num_classes: int | None = None, name: str = "targets"
-) -> Float[Tensor, "n c"]:
+def target_matrix(targets: Tensor, num_classes: int | None = None) -> Float[Tensor, "n c"]:
     """One-hot rows for integer labels, the matrix itself otherwise, in float64."""
     if targets.ndim == 1:
         if targets.is_floating_point():
             raise ShapeError(
-                f"{name}: expected integer labels (n,) or a matrix (n, c), got a float vector; "
+                "targets: expected integer labels (n,) or a matrix (n, c), got a float vector; "
                 "pass unsqueeze(-1) for one scalar target, .long() for labels"
             )
-        classes = require_labels(targets, num_classes, name)
+        classes = require_labels(targets, num_classes, "targets")
         return target_columns(targets, classes)
-    require_axes(2, **{name: targets})
-    require_nonempty(**{name: targets})
-    require_finite(**{name: targets})
+    require_axes(2, targets=targets)
+    require_nonempty(targets=targets)
+    require_finite(targets=targets)
     return double(targets)
 
 
