@@ -43,6 +43,17 @@ def test_noise_after_centering_counts_as_zero():
     assert not linalg.vanishes_when_centered(linalg.double_center(k), k, eps)
 
 
+def test_products_of_matrices_without_diagonal_are_those_of_the_debiased_sums(generator):
+    rows = [torch.randn(7, d, generator=generator, dtype=torch.float64) + 2 for d in (2, 5)]
+    k, m = (f @ f.T for f in rows)
+    kept = k.clone()
+    expected = linalg.centered_products(linalg.double_center(k), linalg.double_center(m))
+    found = (linalg.u_center(k) * linalg.u_center(m)).sum()
+    assert_close(found, expected.totals(debiased=True)[0, 1])
+    assert_close(linalg.u_center(k).sum(1), np.zeros(7))
+    assert torch.equal(k, kept)
+
+
 def test_undefined_ratio_is_nan_with_gradient_zero():
     x = torch.tensor([2.0, 0.0], requires_grad=True)
     value = linalg.ratio_or_nan(torch.ones(2), x)

@@ -15,6 +15,7 @@ from theodolite.linalg.alignment import (
     gram_cosine,
     mean_over_classes,
     peak_index,
+    u_center,
     unit_peak,
     vanishes_when_centered,
 )
@@ -121,6 +122,7 @@ __all__ = [
     "thin_svd",
     "top_eigen",
     "top_eigen_operator",
+    "u_center",
     "unit_peak",
     "vanishes_when_centered",
 ]

@@ -35,6 +35,7 @@ __all__ = [
     "gram_cosine",
     "mean_over_classes",
     "peak_index",
+    "u_center",
     "unit_peak",
     "vanishes_when_centered",
 ]
@@ -58,6 +59,19 @@ def double_center(gram: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n 
     """
     rows = gram - gram.mean(-1, keepdim=True)
     return rows - rows.mean(-2, keepdim=True)
+
+
+def u_center(gram: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
+    r"""The matrix without diagonal, centred over pairs of distinct examples.
+
+    Inner products of two such matrices are :math:`n(n-3)\,\mathrm{HSIC}_1`, as
+    :func:`debiased_product` has them from products of the centred matrices.
+    """
+    n = len(gram)
+    distinct = gram.clone().fill_diagonal_(0.0)
+    sums = distinct.sum(1) / (n - 2)
+    centered = distinct - sums.unsqueeze(0) - sums.unsqueeze(1) + sums.sum() / (n - 1)
+    return centered.fill_diagonal_(0.0)
 
 
 def centered_square_sum(square_sum: Tensor, row_sums: Tensor) -> Tensor:

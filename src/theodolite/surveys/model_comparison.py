@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from theodolite._distributed import Processes
 from theodolite.engine import Features, features, model_device, untouched, unwrap
 from theodolite.errors import DomainError
-from theodolite.linalg import double
+from theodolite.linalg import double, u_center
 from theodolite.measures import kernel
 from theodolite.report import LayerPairs, Likeness
 from theodolite.surveys.options import SurveyOptions
@@ -112,7 +112,7 @@ def _pairs(
         return Likeness(table, mean, sd, largest)
 
     between = kernel.cka_matrix([*sides[0], *sides[1]]).between[: len(first), len(first) :]
-    centred = [torch.stack([_centred(rows) for rows in side]) for side in sides]
+    centred = [torch.stack([_similarities(rows) for rows in side]) for side in sides]
     near = [torch.stack([_neighbours(rows, nearest) for rows in side]) for side in sides]
     shared = near[0].flatten(1) @ near[1].flatten(1).mT
     return LayerPairs(
@@ -122,14 +122,9 @@ def _pairs(
     )
 
 
-def _centred(rows: Tensor) -> Tensor:
-    """The centred Gram matrix without diagonal, of length one; products of two are debiased CKA."""
-    n = len(rows)
-    gram = rows @ rows.mT
-    gram.fill_diagonal_(0.0)
-    sums = gram.sum(1) / (n - 2)
-    gram = gram - sums.unsqueeze(0) - sums.unsqueeze(1) + sums.sum() / (n - 1)
-    gram.fill_diagonal_(0.0)
+def _similarities(rows: Tensor) -> Tensor:
+    """The Gram matrix centred and of length one; products of two are debiased CKA."""
+    gram = u_center(rows @ rows.mT)
     return (gram / gram.norm().clamp_min(1e-300)).float()
 
 
