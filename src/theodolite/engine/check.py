@@ -17,12 +17,13 @@ batches and runs every example by itself, with its gradients. Names of suspect c
 check, never the outcome. Nothing is remembered between calls.
 
 ``check=True`` can miss three kinds of models. In the first, a few examples depend on the rest of
-their batch and are not drawn. The second has a hidden state (a counter of calls, a cache) and
-starts to mix examples exactly between the compared passes. A state that has changed the outputs of
-the first batch is found after the last one: :func:`compare_kernels` runs examples of it again
-(:func:`rerun_parts`), and so does ``GradientAccumulation.run``. The third has a backward pass of
-its own (a hook, a custom ``autograd.Function``) that mixes gradients, but not outputs, in some
-batches only: examples that run by themselves in batches that are not checked run forward only.
+their batch and are not drawn: a model that trims its batch to the longest row, where all rows but a
+few have that length. The second has a hidden state (a counter of calls, a cache) and starts to mix
+examples exactly between the compared passes. If the state has changed the outputs of the first
+batch, this is found after the last one: :func:`compare_kernels` and
+``GradientAccumulation.accumulate`` run examples of it again. The third has a backward pass of its
+own (a hook, a custom ``autograd.Function``) that mixes gradients, but not outputs, in some batches
+only: in batches that are not checked, examples that run by themselves run forward only.
 
 No check finds what rounding explains (:class:`Rounding`): 1e-4 to 1e-3 of the outputs in float32
 and 3 to 15 % in bfloat16, growing with depth, and three times as much of gradients. Gradients below

@@ -586,12 +586,10 @@ def feature_chunks(
         read: ``"next"`` reads the input of the next layer, after the normalisation and activation
             that follow; ``"raw"`` reads the layer's own output.
         batch_size: split batches into parts of at most this many examples; None keeps them.
-        check: check that each row depends on its own example only (:mod:`theodolite.engine.check`).
-            True runs one example of every batch by itself. It also runs half of the first batch, of
-            some random batches and of those with suspect calls again as another batch. If rows
-            differ, features are read one example at a time. It can miss a few examples that depend
-            on the rest of their batch and are not drawn. ``"every"`` runs every example by itself.
-            False checks nothing.
+        check: check that each row depends on its own example only: in some batches (True), in all
+            of them with every example by itself (``"every"``), or not at all (False). If rows
+            differ, features are read one example at a time. :mod:`theodolite.engine.check` says
+            how, and what True can miss.
         **options: ``batch_fn`` and ``targets`` of ``iterate_batches``.
 
     Raises:

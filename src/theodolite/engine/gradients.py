@@ -43,9 +43,9 @@ from theodolite.engine.factors import DenseFactors, Factors, joined
 from theodolite.engine.inputs import BatchList, fitted_batches, require_model
 from theodolite.engine.layers import Layers, layers_text, own_parameters, require_real, unwrap
 from theodolite.engine.one_by_one import (
-    require_fallback,
     require_sound_fallback,
     require_unchanged,
+    tried_in_batches,
 )
 from theodolite.engine.plan import ParameterGroup, group_parameters
 from theodolite.engine.readouts import (
@@ -71,7 +71,7 @@ from theodolite.engine.state import (
     untouched,
     without_autocast,
 )
-from theodolite.errors import TheodoliteError, UnknownNameError
+from theodolite.errors import UnknownNameError
 from theodolite.linalg import (
     SetSums,
     mean_over_classes,
@@ -307,11 +307,9 @@ def gradient_sums(
         stiffness: also add up gradients divided by their norms; takes a second product per layer.
         batch_size: examples in one pass; None takes 256, on large GPUs 512.
         batch_fn: turns an item of the data into a batch.
-        check: check that each gradient depends on its own example only
-            (:mod:`theodolite.engine.check`). True checks the first batch, some random batches and
-            those with suspect calls, and runs one example of every batch by itself. It can miss a
-            few examples that depend on the rest of their batch and are not drawn. ``"every"``
-            checks all batches and runs every example by itself. False checks nothing.
+        check: check that each gradient depends on its own example only: in some batches (True), in
+            all of them with every example by itself (``"every"``), or not at all (False).
+            :mod:`theodolite.engine.check` says how, and what True can miss.
         progress: function that is called after every batch with the finished share and a text.
         processes: processes with the same model and inputs that share the work, in whole classes.
 
@@ -348,64 +346,47 @@ def gradient_sums(
     device = model_device(plain)
     size = batch_size or _batch_size(device, len(data))
 
-    def measure() -> tuple[GradientAccumulation, Checked]:
-        recorder = ModelRecorder(plain, owned, readouts, OutputChoice("full"), ExampleCheck(check))
-        (batch,) = data.batches
+    recorder = None
 
-        def accumulate(one_by_one: bool) -> GradientAccumulation:
-            arguments = recorder, example_loss, classes, stiffness, processes
-            work = GradientAccumulation(*arguments, one_by_one=one_by_one)
-            work.progress = progress
-            work.run(batch, size)
-            return work
-
-        return _accumulated(accumulate, recorder, example_loss, batch, processes)
+    def accumulate(one_by_one: bool) -> GradientAccumulation:
+        nonlocal recorder
+        if not one_by_one:
+            choice, checks = OutputChoice("full"), ExampleCheck(check)
+            recorder = ModelRecorder(plain, owned, readouts, choice, checks)
+            require_real(owned)
+        assert recorder is not None
+        work = GradientAccumulation(
+            recorder, example_loss, classes, stiffness, processes, one_by_one=one_by_one
+        )
+        work.progress = progress
+        work.accumulate(data.batches[0], size)
+        return work
 
     with untouched(plain), exact_arithmetic(device):
-        try:
-            work, checked = measure()
-        except Exception as error:
-            # Inputs are cast only after the model has refused them. A trial would cost a pass.
-            if isinstance(error, TheodoliteError) or not data.fit(plain):
-                raise
-            work, checked = measure()
+        work, error = tried_in_batches(plain, [data], lambda: accumulate(one_by_one=False))
+        assert recorder is not None
+        checked = recorder.check.summary(error)
+        failed = processes.gather(None if error is None else checked)
+        checked = next((other for other in failed if other is not None), checked)
+        if not checked.batched:  # in this process or in another one
+            _require_sound_fallback(recorder, example_loss, data.batches[0].to(device), error)
+            work = accumulate(one_by_one=True)
+        assert work is not None
+        work.add_up()
         stacked = work.sums()
     return GradientSums(work.layers[:-2], stacked, classes, work.losses(), checked)
 
 
-def _accumulated(
-    accumulate: "Callable[[bool], GradientAccumulation]",
-    recorder: ModelRecorder,
-    loss: BatchLoss,
-    data: Batch,
-    processes: Processes,
-) -> "tuple[GradientAccumulation, Checked]":
-    """Accumulate in batches or, if the batch of any process fails, one example at a time."""
-    device, error = model_device(recorder.model), None
-    try:
-        require_real(recorder.ownership)
-        work = accumulate(False)
-    except Exception as raised:
-        require_fallback(recorder.model, (batch.to(device) for batch in [data]), raised)
-        error = raised
-    checked = recorder.check.summary(error)
-    others = processes.gather(None if error is None else checked)
-    found = next((other for other in others if other is not None), None)
-    if found is None:
-        work.add_up()
-        return work, checked
-    on_device = data.to(device)
-    singles = [on_device.take(slice(k, k + 1)) for k in (0, len(data) - 1)]
-
+def _require_sound_fallback(
+    recorder: ModelRecorder, loss: BatchLoss, data: Batch, error: Exception | None
+) -> None:
     def measure(one: Batch) -> None:
         single = replace(recorder, check=ExampleCheck("every"))
         label = torch.zeros(1, dtype=torch.long)
-        GradientAccumulation(single, loss, label, False).run(one, 1)
+        GradientAccumulation(single, loss, label, False).accumulate(one, 1)
 
-    require_sound_fallback(recorder, [on_device], error, singles, measure)
-    work = accumulate(True)
-    work.add_up()
-    return work, found
+    singles = [data.take(slice(k, k + 1)) for k in (0, len(data) - 1)]
+    require_sound_fallback(recorder, [data], error, singles, measure)
 
 
 def _batch_size(device: torch.device, examples: int) -> int:
@@ -762,7 +743,7 @@ class GradientAccumulation:
         ]
         return torch.tensor(members, dtype=torch.float64)
 
-    def run(self, data: Batch, batch_size: int) -> None:
+    def accumulate(self, data: Batch, batch_size: int) -> None:
         """Process the batches of this process, and check them as the recorder's check requires.
 
         Raises:

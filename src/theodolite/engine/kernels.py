@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from theodolite._distributed import Processes
 from theodolite.checks import size_in_bytes
 from theodolite.engine.batches import Batch
-from theodolite.engine.calls import NotFollowedError
 from theodolite.engine.check import (
     Check,
     Checked,
@@ -37,10 +36,10 @@ from theodolite.engine.factors import DenseFactors, Factors, OuterFactors
 from theodolite.engine.inputs import BatchList, require_device, require_model
 from theodolite.engine.kernel_engine import Collected, KernelEngine, prepare
 from theodolite.engine.layers import Layers, Parameters, layers_text, unwrap
-from theodolite.engine.one_by_one import require_fallback, require_sound_fallback
+from theodolite.engine.one_by_one import require_sound_fallback, tried_in_batches
 from theodolite.engine.plan import EngineOptions, Plan, dense_groups
 from theodolite.engine.readouts import Outputs, Readout, kernel_shape
-from theodolite.engine.runs import Progress, ProgressCounter
+from theodolite.engine.runs import ModelRecorder, Progress, ProgressCounter
 from theodolite.engine.state import (
     exact_arithmetic,
     model_device,
@@ -50,7 +49,6 @@ from theodolite.engine.state import (
 from theodolite.errors import (
     MemoryLimitError,
     ShapeError,
-    TheodoliteError,
     UnknownNameError,
 )
 
@@ -207,11 +205,9 @@ def tangent_kernels(
         batch_size: Examples per forward pass; None to choose. The result does not depend on it.
         dtype: Dtype of products and result; None uses that of the outputs.
         device: Device for the inputs; None uses that of the parameters.
-        check: Check that each entry depends on its own examples only
-            (:mod:`theodolite.engine.check`). True checks the first batch, some random batches and
-            those with suspect calls, and runs one example of every batch by itself. It can miss a
-            few examples that depend on the rest of their batch and are not drawn. ``"every"``
-            checks all batches and runs every example by itself. False checks nothing.
+        check: Check that each entry depends on its own examples only: in some batches (True), in
+            all of them with every example by itself (``"every"``), or not at all (False).
+            :mod:`theodolite.engine.check` says how, and what True can miss.
         progress: Function that is called after every block of examples and after every layer, with
             the finished share and a text.
 
@@ -317,38 +313,36 @@ def _computed(
     options: EngineOptions,
     compute: Compute[Answer],
 ) -> Answer:
-    """Compute in batches. After a failure cast the inputs, or take one example at a time.
-
-    Inputs are cast only after the model has refused them. Trying them first would cost a pass in
-    every call.
-    """
+    """Compute in batches or, after a failure, with one example at a time."""
     sides = [data] if other is None else [data, other]
-    batches = [batch for side in sides for batch in side.batches]
-    recorder = None
-    try:
+    recorder: ModelRecorder | None = None
+
+    def in_batches() -> Answer:
+        nonlocal recorder
+        recorder = None
         engine = prepare(model, data, options)
         recorder = engine.recorder
         return compute(engine, data, other)
-    except Exception as error:
-        if not isinstance(error, TheodoliteError) and any(side.fit(model) for side in sides):
-            return _computed(model, data, other, options, compute)
-        require_fallback(model, batches, error)
-        reason = error
+
+    answer, reason = tried_in_batches(model, sides, in_batches)
+    if reason is None:
+        assert answer is not None
+        return answer
     check = ExampleCheck(options.check) if recorder is None else recorder.check
     engine = prepare(model, data, options, check.summary(reason))
-    singles = [data.rows(slice(k, k + 1))[0] for k in (0, len(data) - 1)]
 
     def measure(one: Batch) -> None:
         alone, checked = BatchList([one]), replace(options, outputs="full", check="every")
         kernels_of(prepare(model, alone, checked), alone, None)
 
-    require_sound_fallback(recorder or engine.recorder, batches, reason, singles, measure)
-    try:
-        return compute(engine, data, other)
-    except RuntimeError as error:
-        if isinstance(error, TheodoliteError) or not isinstance(reason, NotFollowedError):
-            raise
-        raise reason from error  # plain autograd refuses too
+    require_sound_fallback(
+        recorder or engine.recorder,
+        [batch for side in sides for batch in side.batches],
+        reason,
+        [data.rows(slice(k, k + 1))[0] for k in (0, len(data) - 1)],
+        measure,
+    )
+    return compute(engine, data, other)
 
 
 def kernels_of(

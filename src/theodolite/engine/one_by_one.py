@@ -1,14 +1,15 @@
 """After a failure in batches: whether examples may be measured one at a time instead.
 
 Plain autograd measures one example at a time, if the gradients of a batch cannot be divided among
-its examples. :func:`require_fallback` decides this from the error. :func:`require_sound_fallback`
-then checks that every example has the same outputs alone, that outputs repeat, and that the rules
-hold for single examples. Otherwise the numbers would be wrong one at a time too.
+its examples. :func:`tried_in_batches` measures in batches and decides this from the error.
+:func:`require_sound_fallback` then checks that every example has the same outputs alone, that
+outputs repeat, and that the rules hold for single examples. Otherwise the numbers would be wrong
+one at a time too.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,37 +17,61 @@ from torch import Tensor, nn
 from theodolite.engine.batches import Batch
 from theodolite.engine.calls import DisagreementError, NotFollowedError
 from theodolite.engine.check import Comparison, SuspectCalls
-from theodolite.engine.state import evaluating, preserved_randomness, preserved_state
+from theodolite.engine.state import (
+    evaluating,
+    model_device,
+    preserved_randomness,
+    preserved_state,
+)
 from theodolite.errors import CaptureError, TheodoliteError
 
 if TYPE_CHECKING:
+    from theodolite.engine.inputs import BatchList
     from theodolite.engine.runs import ModelRecorder
 
 __all__ = [
     "can_run_one_by_one",
-    "require_fallback",
     "require_same_one_by_one",
     "require_single_examples",
     "require_sound_fallback",
     "require_unchanged",
+    "tried_in_batches",
 ]
 
+Answer = TypeVar("Answer")
 
-def require_fallback(model: nn.Module, batches: Iterable[Batch], error: Exception) -> None:
-    """Raise the error of a measurement in batches, unless examples may be measured one at a time.
+
+def tried_in_batches(
+    model: nn.Module, sides: Sequence["BatchList"], measure: Callable[[], Answer]
+) -> tuple[Answer | None, Exception | None]:
+    """Measure in batches; return the answer, or why examples must be measured one at a time.
+
+    Inputs are cast only after the model has refused them, and the measurement starts again. Trying
+    them first would cost a pass in every call.
 
     Args:
         model: The model.
-        batches: All examples; a generator is read only if the error is the model's own.
-        error: What was raised.
+        sides: The examples.
+        measure: The measurement.
 
     Raises:
-        CaptureError: If the model takes a batch and refuses a single example.
+        CaptureError: If the model takes a batch and refuses a single example. Errors that a single
+            example would raise too are passed on.
     """
-    if not isinstance(error, TheodoliteError):
-        require_single_examples(model, batches)
-    if not can_run_one_by_one(error):
-        raise error
+    while True:
+        try:
+            return measure(), None
+        except Exception as error:
+            if not isinstance(error, TheodoliteError):
+                if any(side.fit(model) for side in sides):
+                    continue
+                device = model_device(model)
+                require_single_examples(
+                    model, (batch.to(device) for side in sides for batch in side.batches)
+                )
+            if not can_run_one_by_one(error):
+                raise
+            return None, error
 
 
 def require_sound_fallback(
