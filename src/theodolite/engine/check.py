@@ -381,7 +381,7 @@ class _Pair:
         return _share(_norms(found - wanted), scale).amax()
 
 
-_CHUNK = 2**20  # differences that are formed at a time
+_CHUNK = 2**18  # differences that are formed at a time
 
 
 def _wide(tensor: Tensor) -> Tensor:
@@ -429,6 +429,12 @@ def norms_of(tensors: Sequence[Tensor]) -> Float[Tensor, " m"]:
         if not _smallest(tensor) < norm < math.inf:
             found[index] = _norm(tensor)
     return found
+
+
+def _inner(first: Tensor, second: Tensor) -> Float[Tensor, ""]:
+    """Inner product in float64, without float64 copies of large tensors."""
+    pairs = zip(first.flatten().split(_CHUNK), second.flatten().split(_CHUNK), strict=True)
+    return torch.stack([a.double() @ b.double() for a, b in pairs]).sum().cpu()
 
 
 def _share(gaps: Tensor, scale: Tensor) -> Tensor:
@@ -711,8 +717,8 @@ def compare_rows(
     if found is not None:
         raise not_followed(
             Cause.ROWS,
-            f"{found[0]} has other examples in its rows than the outputs: the model sorts, packs, "
-            "routes or mixes examples",
+            f"{found[0]} has other examples in its rows than the outputs: they are sorted, packed, "
+            "routed or mixed on the way",
         )
 
 
@@ -745,8 +751,8 @@ def rerun_gradients(
     recorder: "ModelRecorder",
     checked_batch: CheckedBatch,
     output_weights: Sequence[Float[Tensor, "n c"]],
-) -> list[dict[str, Tensor]]:
-    """Gradients of weighted outputs of the examples that run again, by plain autograd.
+) -> Iterator[dict[str, Tensor]]:
+    """Gradients of weighted outputs of the examples that run again, by plain autograd, in turn.
 
     Args:
         recorder: The model.
@@ -755,10 +761,8 @@ def rerun_gradients(
     """
     parts = [outputs for _, outputs in rerun_parts(recorder, checked_batch)]
     rows, outputs = checked_batch.rerun_rows, torch.cat(parts)
-    return [
-        plain_gradients(outputs, recorder.ownership.parameters, weights[rows], keep=True)
-        for weights in output_weights
-    ]
+    for weights in output_weights:
+        yield plain_gradients(outputs, recorder.ownership.parameters, weights[rows], keep=True)
 
 
 def part_gradients(
@@ -843,8 +847,8 @@ def require_small(
     if wrong:
         gap, scale = float(gaps[wrong[0]]), float(scales[wrong[0]])
         raise _disagrees(
-            f"gradients with respect to {names[wrong[0]]!r}: expected weighted sums that agree "
-            f"with autograd, got a relative difference of {_ratio(gap, scale):.1e}",
+            f"gradients with respect to {names[wrong[0]]!r}: expected those of weighted examples "
+            f"as autograd gives them, got a relative difference of {_ratio(gap, scale):.1e}",
             vanishing=gap <= limit * (scale + _VANISHING * float(whole)),
         )
 
@@ -880,9 +884,7 @@ def check_loss(
     name = "gradient of the loss"
     compared.add_rows(name, torch.cat(gradients), wanted, whole=output_gradient)
     if compared.first_above(recorder.tolerance) is not None:
-        raise not_followed(
-            Cause.OTHER_BATCH, "the loss of an example changes with the other examples of its batch"
-        )
+        raise not_followed(Cause.OTHER_BATCH, "examples have another loss in another batch")
 
 
 def compare_kernels(
@@ -920,20 +922,17 @@ def _compare_block(
     mode, owned = recorder.choice.mode, recorder.ownership.layers
     wanted: dict[str, Tensor] = {}
     squares: list[dict[str, Tensor]] = []
-    of_rows = rerun_gradients(recorder, left, left.weights_by_output(mode))
-    of_columns = of_rows
+    of_columns: Iterator[dict[str, Tensor]] = iter(())
     if left is not right:
         of_columns = rerun_gradients(recorder, right, right.weights_by_output(mode))
-    for first, second in zip(of_rows, of_columns, strict=True):
+    for first in rerun_gradients(recorder, left, left.weights_by_output(mode)):
         norms = norms_of([*first.values()])
         squares.append(dict(zip(first, norms.square(), strict=True)))
         products = squares[-1]
         if left is not right:
-            pairs = {name: (first[name], second[name]) for name in first if name in second}
-            products = {
-                name: (a.flatten().double() @ b.flatten().double()).cpu()
-                for name, (a, b) in pairs.items()
-            }
+            second = next(of_columns)
+            products = {name: _inner(first[name], second[name]) for name in first if name in second}
+            del second  # before the next gradient of the other side
         for layer, names in owned.items():
             for product in (products[name] for name in names if name in products):
                 wanted[layer] = wanted[layer] + product if layer in wanted else product
