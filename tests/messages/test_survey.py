@@ -30,9 +30,9 @@ SETTINGS = {
     "family": (
         {"families": ["kernels"]},
         UnknownNameError,
-        r"unknown family 'kernels'; did you mean 'kernel'",
+        r"unknown family 'kernels'; did you mean one of 'kernel'",
     ),
-    "no family": ({"families": []}, DomainError, "families: expected at least one family"),
+    "no family": ({"families": []}, DomainError, "families: expected at least one of them"),
     "layer": ({"layers": "fc"}, UnknownNameError, "unknown layer 'fc'"),
     "size": ({"sizes": {"kernel": 1}}, DomainError, r"sizes\['kernel'\]: expected an integer"),
     "size of what": ({"sizes": {"kernal": 9}}, UnknownNameError, "unknown family in sizes"),
@@ -353,8 +353,8 @@ def test_errors_that_the_model_raises_itself_pass_unchanged(fail, error, message
 @pytest.mark.parametrize("device", ["cuda:99", "meta", "gpu"])
 def test_devices(device, start):
     message = (
-        f"device: expected a device of this machine that holds numbers, got '{device}'; leave "
-        "device= out to use the model's device, 'cpu'$"
+        f"device: expected one that is here and holds numbers, got '{device}'; leave device= out "
+        "for that of the model, 'cpu'$"
     )
     with pytest.raises(DomainError, match=message):
         start(model(), (X, Y), options={"device": device})
@@ -362,9 +362,7 @@ def test_devices(device, start):
 
 @pytest.mark.parametrize("part", [th.tangent_kernels, th.tangent_features])
 def test_devices_of_parts(part):
-    with pytest.raises(
-        DomainError, match=r"device: expected a device of this machine .*, got 'cuda:99';"
-    ):
+    with pytest.raises(DomainError, match=r"device: expected one that is here .*, got 'cuda:99';"):
         part(model().eval(), X, device="cuda:99")
 
 
@@ -401,11 +399,13 @@ def test_no_family_that_applies():
 
 def test_names_that_were_not_measured():
     found = th.survey(model(), (X, Y), families="kernel")
-    with pytest.raises(UnknownNameError, match="unknown measure 'cka'; did you mean 'cka_"):
+    with pytest.raises(UnknownNameError, match="unknown measure 'cka'; did you mean one of 'cka_"):
         found.estimate("cka", "0")
     with pytest.raises(UnknownNameError, match="unknown layer 'fc'"):
         found.estimate("cka_target", "fc")
-    with pytest.raises(UnknownNameError, match="unknown curve 'spectra'; did you mean 'spec"):
+    with pytest.raises(
+        UnknownNameError, match="unknown curve 'spectra'; did you mean one of 'spec"
+    ):
         found.curve("spectra", "0")
 
 

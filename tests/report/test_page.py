@@ -333,7 +333,7 @@ def test_a_note_of_many_layers_is_one_line_with_a_count():
             row |= {"value": math.nan, "reason": "constant features"}
     notes = notes_of(groups_of([run], 60)[0])
     assert [note for note in notes if "constant" in note] == [
-        "CKA to labels is undefined in 7 of 12 layers: constant features."
+        "CKA to labels in 7 of 12 layers: constant features."
     ]
 
 
@@ -411,7 +411,7 @@ def test_a_file_without_a_digest_says_so():
 
 def test_what_the_time_limit_cut_is_on_the_page():
     run = survey_run(name="net")
-    cut = "To end within 30 s, the survey used 32 of 600 examples for gradient"
+    cut = "32 of 600 examples for gradient, to end within 30 s; seconds=None uses all"
     record = replace(run.head, contents={**run.head.contents, "cut": cut})
     assert f"<li>{cut}.</li>" in page_html([Run("net", record, (record,))])
     assert f"net: {cut}." in page_html([Run("net", record, (record,)), survey_run(name="b")])

@@ -134,10 +134,7 @@ def pixel_standardizer(training: Num[Tensor, "n *shape"]) -> Callable[[Tensor], 
     squares = sum((chunk.double() - mean).square().sum().item() for chunk in chunks)
     std = sqrt(squares / training.numel())
     if std == 0:
-        raise DomainError(
-            "training: expected inputs that differ, got equal ones; a scaling cannot be fitted to "
-            "them"
-        )
+        raise DomainError("training: expected inputs that differ, got equal ones: no scale to fit")
 
     def standardize(inputs: Tensor) -> Tensor:
         values = _floating(inputs)

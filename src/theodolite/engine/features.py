@@ -50,6 +50,7 @@ from theodolite.engine.readouts import main_tensor
 from theodolite.engine.state import (
     DEFAULT_MEMORY_LIMIT,
     exact_arithmetic,
+    limited_memory,
     model_device,
     require_fixed_mode,
     untouched,
@@ -378,9 +379,7 @@ class FeatureReader:
             wrong = compared.first_above(tolerance)
             if wrong is not None:
                 raise not_followed(
-                    cause,
-                    f"layer {wrong[0]!r} gives an example other features if the other examples of "
-                    "its batch change",
+                    cause, f"layer {wrong[0]!r} gives other features in another batch"
                 )
 
     def _tried(self, run: Callable[[], _T]) -> _T:
@@ -560,8 +559,8 @@ def _candidates(model: nn.Module, layers: Layers) -> list[str]:
     seen = [name for name in names if _takes_hooks(modules[name])]
     if not seen and names:
         raise DomainError(
-            "layers: expected layers whose outputs can be read, got only scripted modules, which "
-            "allow no hooks; pass the module as it was before torch.jit.script"
+            "layers: expected layers whose outputs can be read, got scripted modules alone, which "
+            "take no hooks; pass the module from before torch.jit.script"
         )
     return seen or select_layers(model, layers)
 
@@ -821,12 +820,13 @@ def feature_grams(
         True
     """
     reader = FeatureReader(model, layers, pool, read, check)
-    with untouched(reader.model), exact_arithmetic(reader.device):
+    limit = size_in_bytes(memory_limit)
+    with untouched(reader.model), exact_arithmetic(reader.device), limited_memory(limit):
         batches = list(iterate_batches(data, batch_size=batch_size or _BATCH_SIZE, **options))
         if not batches:
             raise ShapeError("data: expected at least one batch, got none; the data set is empty")
         work = _GramTiles(reader, batches, dtype, center)
-        tiles = work.run(_buffer_limit(size_in_bytes(memory_limit), reader.device))
+        tiles = work.run(_buffer_limit(limit, reader.device))
         grams = work.grams
     if center:
         grams = {name: double_center(double(gram)) for name, gram in grams.items()}

@@ -42,8 +42,8 @@ from theodolite.engine.readouts import Outputs, Readout, kernel_shape
 from theodolite.engine.runs import ModelRecorder, Progress, ProgressCounter
 from theodolite.engine.state import (
     exact_arithmetic,
+    limited_memory,
     model_device,
-    raise_trim_threshold,
     untouched,
 )
 from theodolite.errors import (
@@ -292,13 +292,12 @@ def batched_or_one_by_one(
         CaptureError: If an example's outputs depend on the others or on random numbers, or a rule
             is wrong for a single example.
     """
-    raise_trim_threshold()
     require_check(options.check)
     require_model(model)
     inner = unwrap(model)
     require_device(device, inner)
     chosen = torch.device(device) if device is not None else model_device(inner)
-    with untouched(inner), exact_arithmetic(chosen):
+    with untouched(inner), exact_arithmetic(chosen), limited_memory(options.memory_limit):
         data = BatchList.of(inputs, targets, batch_fn, chosen, model=inner)
         second = None
         if other is not None:
@@ -599,8 +598,7 @@ def _features_of(
         count = len(data) * engine.output_count * sum(p.numel() for p in parameters.values())
         raise MemoryLimitError(
             f"memory: expected features of all examples to fit, but {count:,} numbers do not; pass "
-            "fewer examples or layers, or a larger memory_limit; tangent_kernels does not store "
-            "them"
+            "fewer examples or layers, or a larger memory_limit; tangent_kernels needs none of them"
         )
     (block,) = data.blocks(plan.block_size, plan.batch_size)
     collected = dense.collect(block, plan)

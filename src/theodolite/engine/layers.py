@@ -214,10 +214,7 @@ def _chosen_parameters(
         matched = {name for pattern in patterns for name in _matches("parameter", pattern, first)}
         chosen = {name: value for name, value in first.items() if name in matched}
     if not chosen:
-        raise DomainError(
-            f"params: expected a pattern that selects at least one parameter, got {params!r}, "
-            "which selects none"
-        )
+        raise DomainError(f"params: expected to select at least one parameter, {params!r} has none")
     return chosen
 
 

@@ -255,7 +255,6 @@ def choose_route(sizes: ContractionSizes) -> Route:
 _TILE_BYTES = {"cpu": 2**25, "cuda": 2**31}
 _FILLING = 16  # examples of a pass that keep a GPU busy
 _PASS_BYTES = {"cpu": 2**28, "cuda": 9 * 2**29}
-_KEPT_BYTES = 2**26  # of glibc, see state.raise_trim_threshold
 # A plan of at most _LITTLE bytes is the same for every limit from _SURE bytes on. So the free
 # memory, which takes long to find out, is not asked for.
 _LITTLE, _SURE = 2**27, 2**30
@@ -387,8 +386,8 @@ def make_plan(
         limit = _SURE if at_most <= _LITTLE else available_bytes(sizes.device)
     tile_bytes = options.tile_bytes or min(largest_tile, limit // 8)
     fixed_bytes = kernel_bytes + sizes.held_bytes + 2 * tile_bytes
-    if options.memory_limit:  # what libraries take, and what the allocator keeps after it was freed
-        fixed_bytes += max(limit // 10, min(limit // 4, _KEPT_BYTES))
+    if options.memory_limit:  # what libraries take
+        fixed_bytes += limit // 10
     block_size = max(sizes.left, sizes.right)
     batch_size = pass_size(
         options, block_size, sizes.device, graph_bytes, max(0, limit - fixed_bytes)

@@ -533,7 +533,8 @@ _TOGETHER = 12  # smallest number of examples of a group: a pass of fewer is not
 _FEWEST = 3  # smallest number of vectors of a group, so that the jackknife leaves a pair
 _DOUBLE = 2.0  # float32 products that take the time of one float64 product
 _COLUMNS = 2**14  # entries of the gradients in one of several products made side by side
-_COPIED = 2**27  # largest number of float64 numbers that are copied at a time
+_COPIED = {"cpu": 2**19, "cuda": 2**27}  # float64 numbers that are copied at a time
+_DRAWN = 20  # bytes of a random sign, with those of its conversions
 
 
 @dataclass(frozen=True)
@@ -594,9 +595,9 @@ def sketch_plan(
             plans.append(plan)
         elif count == 1:
             raise MemoryLimitError(
-                f"memory: expected to stay below {limit / 2**30:.2f} GiB, but gradients along "
-                f"{wanted} sketch_vectors take {size / 2**30:.2f} GiB; pass fewer sketch_vectors "
-                "or layers"
+                f"memory: gradients along {wanted} sketch_vectors take {size / 1e6:.1f} MB, but "
+                f"{max(0, limit) / 1e6:.1f} MB of memory_limit are left for them; pass fewer "
+                "sketch_vectors, examples or layers, or a larger memory_limit"
             )
 
     def cost(plan: SketchPlan) -> float:
@@ -700,7 +701,8 @@ def _add_gradients(
 def _gram(rows: Tensor) -> Tensor:
     """Inner products of a few long rows in float64, computed in many parts side by side."""
     total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
-    for span in spans(rows.shape[1], max(1, _COPIED // (len(rows) * _COLUMNS)) * _COLUMNS):
+    copied = _COPIED.get(rows.device.type, _COPIED["cpu"])
+    for span in spans(rows.shape[1], max(1, copied // (len(rows) * _COLUMNS)) * _COLUMNS):
         wide = rows[:, span].double()
         whole = wide.shape[1] // _COLUMNS * _COLUMNS
         parts = wide[:, :whole].reshape(len(rows), -1, _COLUMNS).transpose(0, 1)
@@ -761,17 +763,13 @@ def _sketched(
     generator: torch.Generator | None,
     processes: Processes,
 ) -> TangentAlignments:
-    if engine.fallback is None:
-        first = data.batches[0].take(slice(0, _FIRST))
-        run = engine.recorder.run(first)
-        recorder, weights = engine.recorder, engine.recorder.check.row_weights(run, 0)
-        if weights is not None:
-            check_rows(recorder, run, weights)
-            compare_in_batch(recorder, recorder.check.checked_batch(recorder, run, first, 0))
     tensors = engine.recorder.ownership.parameters.values()
     numbers, item = sum(p.numel() for p in tensors), max(p.element_size() for p in tensors)
+    graph = 2 * engine.single_run.result_bytes
     with processes.together():
         limit = engine.options.memory_limit or available_bytes(engine.device)
+        # Signs, gradients of one pass and of the check, and the graphs of at least one example.
+        limit -= limit // 10 + _DRAWN * wanted * labels.numel() + 3 * numbers * item + 2 * graph
         plan = sketch_plan(
             wanted,
             len(data),
@@ -781,8 +779,17 @@ def _sketched(
             item=item,
             limit=limit,
         )
-        graph, free = 2 * engine.single_run.result_bytes, limit - plan.gradients * numbers * item
+        free = limit + 2 * graph - plan.gradients * numbers * item
         batch_size = pass_size(engine.options, len(data), engine.device, graph, free)
+    if engine.fallback is None:
+        first = data.batches[0].take(slice(0, min(_FIRST, batch_size)))
+        run = engine.recorder.run(first)
+        recorder, weights = engine.recorder, engine.recorder.check.row_weights(run, 0)
+        if weights is not None:
+            check_rows(recorder, run, weights)
+            checked_batch = recorder.check.checked_batch(recorder, run, first, 0)
+            del run  # before the pass that is compared with it
+            compare_in_batch(recorder, checked_batch)
     grams = sketch_grams(
         engine.recorder,
         data,

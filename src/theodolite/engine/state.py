@@ -4,6 +4,7 @@ It also provides the conditions of a run: a model in a fixed mode, full precisio
 that keeps the memory of the last call.
 """
 
+import ctypes
 import random
 import sys
 import threading
@@ -30,6 +31,7 @@ __all__ = [
     "coarse_precision",
     "evaluating",
     "exact_arithmetic",
+    "limited_memory",
     "model_device",
     "modules_of",
     "parameters_of",
@@ -386,6 +388,51 @@ def raise_trim_threshold() -> None:
     long as the products. Other allocators have their own limits.
     """
     torch.empty(_LARGEST, dtype=torch.uint8, device="cpu")
+
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
+_USUAL = 2**26, 2**25  # both thresholds after raise_trim_threshold
+_PIECES = 2**8  # blocks above this fraction of the limit return to the system at once
+_LEAST = 2**17  # bytes; glibc's own threshold
+
+_limited: ContextVar[bool] = ContextVar("limited", default=False)
+
+
+@contextmanager
+def limited_memory(limit: int | None) -> Iterator[None]:
+    """Let glibc return freed tensors to the system at once, inside the block, if there is a limit.
+
+    Memory that glibc keeps is split and adds up: the peak can be twice the bytes of the tensors
+    that exist at one time. Without a limit kept memory saves time.
+
+    Args:
+        limit: bytes; None for no limit.
+    """
+    raise_trim_threshold()
+    option, trim = _glibc("mallopt"), _glibc("malloc_trim")
+    if limit is None or option is None or trim is None or _limited.get():
+        yield
+        return
+    least = min(_USUAL[1], max(_LEAST, limit // _PIECES))
+    token = _limited.set(True)
+    try:
+        option(_TRIM_THRESHOLD, 2 * least)
+        option(_MMAP_THRESHOLD, least)
+        trim(0)
+        yield
+    finally:
+        _limited.reset(token)
+        option(_TRIM_THRESHOLD, _USUAL[0])
+        option(_MMAP_THRESHOLD, _USUAL[1])
+
+
+def _glibc(name: str) -> Callable[..., int] | None:
+    """A function of GNU's C library; None in another one."""
+    try:
+        found: Callable[..., int] = getattr(ctypes.CDLL(None), name)
+    except (OSError, AttributeError, TypeError):
+        return None
+    return found
 
 
 _UNLIMITED = 2**60  # bytes; a group without a limit says "max" or has a larger number

@@ -149,7 +149,6 @@ _TRANSFER = _ANYTHING | {
         },
     ),
     "problems": _Each(dict, _TEXT),
-    "problem_notes?": _Each(dict, _TEXT),
     "notes": _NOTES,
 }
 _CURVE_PARTS = {

@@ -34,9 +34,8 @@ STRIP = 66.0  # pixels: seven of them fit on a screen
 _CURVES = {
     curve.name: curve
     for curve in (
-        Curve("representation", "alignment_curve", "threshold / √n", "share of the labels",
-              chance=True),
-        Curve("representation", "label_power", "singular value / √n", "share of the labels",
+        Curve("representation", "alignment_curve", "threshold / √n", "label mass", chance=True),
+        Curve("representation", "label_power", "singular value / √n", "share of label mass",
               logarithmic="x", marks=True, top_only=True),
         Curve("representation", "predicted_loss", "gradient-descent steps", "loss left",
               logarithmic="x"),
@@ -139,7 +138,7 @@ def _representation(group: Group) -> Iterable[Figure | Chart | None]:
     )
     yield layer_panels(group, _CURVES["alignment_curve"], words)
     words = Words(
-        "Share of the labels on each direction",
+        "Label power over singular values",
         "Every mark is a direction of the features: its strength, and its share of the labels."
         " Marks high on the right: strong directions explain the labels.",
     )
@@ -160,8 +159,8 @@ def _covariance(group: Group) -> Iterable[Figure | Chart | None]:
     words = Words(
         "Misalignment, random bases and floor",
         "Random bases: the same weights in randomly rotated directions. Floor: the value of a"
-        " perfectly aligned layer with the same number of filters. If the floor is as high as the"
-        " value for random bases, the number means nothing, and the headline leaves the layer out.",
+        " perfectly aligned layer with the same number of filters. If the floor reaches the random"
+        " bases, the number means nothing, and the headline leaves the layer out.",
     )
     yield _profile(group, "covariance", lines, words)
     words = Words(

@@ -22,6 +22,7 @@ from theodolite.engine import (
     Parameters,
     Read,
     Readout,
+    limited_memory,
     require_device,
     require_model,
     untouched,
@@ -308,6 +309,7 @@ class Monitor:
         with (
             self.budget.measuring(),
             self._processes.together(),
+            limited_memory(options.memory_limit),
             untouched(model),
             one_thread_beside_gpu(model),
         ):

@@ -6,9 +6,8 @@ three parts. The first, the probe set and the features of all layers, stays. The
 pass of the model. The third is for the work of one family at a time.
 """
 
-import ctypes
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from warnings import warn
@@ -27,7 +26,7 @@ from theodolite.surveys.layers import Layout
 from theodolite.surveys.options import FEATURE_READERS, SIZES, SurveyOptions
 from theodolite.surveys.probe import Probe
 
-__all__ = ["SurveyPlan", "trim_memory", "warn_of_memory"]
+__all__ = ["SurveyPlan", "warn_of_memory"]
 
 _MOST = 4 * 2**30  # default limit on the CPU
 _USED = 0.85  # usable share of the limit: the allocator keeps some freed memory
@@ -202,23 +201,3 @@ def _most_sequences(options: SurveyOptions, layout: Layout, probe: Probe) -> int
         return len(probe)
     outputs = probe.positions.task.labels.count * (layout.outputs or 1)
     return max(_SEQUENCES, _OUTPUTS // outputs)
-
-
-def trim_memory(options: SurveyOptions) -> None:
-    """Return freed memory to the system, if there is a limit.
-
-    Otherwise the C library keeps blocks of a few MiB, and the peaks of families add up.
-    """
-    if options.memory_limit is None:
-        return
-    trim = _trimmer()
-    if trim is not None:
-        trim(0)
-
-
-def _trimmer() -> Callable[[int], int] | None:
-    try:
-        found: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
-    except (OSError, AttributeError, TypeError):  # another C library than GNU's
-        return None
-    return found

@@ -26,6 +26,7 @@ from theodolite.engine import (
     Loss,
     Pool,
     Readout,
+    limited_memory,
     only_trainable,
     require_device,
     require_model,
@@ -46,7 +47,7 @@ from theodolite.surveys.fit import measure_loss, require_example_loss
 from theodolite.surveys.gradient import measure_gradient
 from theodolite.surveys.layers import Layer, Layout, survey_layers
 from theodolite.surveys.options import SECONDS, SurveyOptions, group_of
-from theodolite.surveys.plan import SurveyPlan, trim_memory
+from theodolite.surveys.plan import SurveyPlan
 from theodolite.surveys.probe import Probe, draw_fitting, require_order, reusable
 from theodolite.surveys.progress import ProgressBar, shown_progress
 from theodolite.surveys.record import RecordBuilder
@@ -159,7 +160,7 @@ def survey(
         require_model(model)
         require_device(chosen.device, model)
         inner = unwrap(model)
-        with untouched(inner):
+        with limited_memory(chosen.memory_limit), untouched(inner):
             require_order(data, truth)
             everything = reusable(data, chosen, targets, empty=not processes.alone)
             probe, judges, fit = draw_fitting(
@@ -346,7 +347,6 @@ def _measure_parts(context: SurveyContext, record: RecordBuilder, schedule: Sche
         with context.step("features"):
             unread = _tried(context, context.collect_features)
         schedule.learn_pass(perf_counter() - start)
-        trim_memory(context.options)
     for part in parts:
         if part.family not in record.skipped:
             why = None if part.always else reasons[part.family]
@@ -376,7 +376,6 @@ def _measure_part(
     elif why is not None:
         record.skipped[family] = why
     _report(context, part, record.rows[known:], why)
-    trim_memory(context.options)
 
 
 def _taken(

@@ -25,7 +25,7 @@ from theodolite.advice import (
     tied,
     transfer_answers,
 )
-from theodolite.advice.reasons import Reason, error_kind, reason
+from theodolite.advice.reasons import Reason, reason
 from theodolite.checks import require_count, require_positive, size_in_bytes
 from theodolite.engine import (
     Batch,
@@ -68,7 +68,7 @@ from theodolite.surveys.transfer_sources import (
     own_name,
     unmatched,
 )
-from theodolite.sweeps import Failure, RayResources, Report, run_in_processes, run_on_ray
+from theodolite.sweeps import RayResources, Report, run_in_processes, run_on_ray
 from theodolite.theory.learning import LearningCurve
 
 __all__ = ["TransferOptions", "transfer"]
@@ -249,12 +249,13 @@ def transfer(
         failures = run_on_ray(work, waiting, keep, resources=ray, report=report) if waiting else []
     else:
         failures = run_in_processes(work, waiting, keep, workers=workers, report=report)
+    problems = {failure.job[0]: failure.reason for failure in failures}
     if not kept:
-        reasons = "; ".join(f"{failure.job[0]}: {failure.reason}" for failure in failures)
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in problems.items())
         raise DomainError(
             f"models: expected at least one that can be measured, got none: {reasons}"
         )
-    result = Transfer(_joined(sources, kept, failures, probe, chosen, notes))
+    result = Transfer(_joined(sources, kept, problems, probe, chosen, notes))
     return result if store is None else store.finish(result)
 
 
@@ -275,8 +276,7 @@ def _require_task(probe: Probe) -> list[Reason]:
     known = probe.targets
     if known.columns is None:
         raise DomainError(
-            "targets: expected one class or number for each example, got targets that are "
-            "neither; pass "
+            "targets: expected one class or number for each example, got none of use; pass "
             "(inputs, targets) or targets="
         )
     if len(probe) < 20:
@@ -675,7 +675,7 @@ def _numbers(found: LeaveOneOut) -> dict[str, float]:
 def _joined(
     sources: Mapping[str, Source],
     kept: Mapping[str, Record],
-    failures: Sequence[Failure],
+    problems: Mapping[str, str],
     probe: Probe,
     options: TransferOptions,
     notes: list[Reason],
@@ -718,8 +718,7 @@ def _joined(
         },
         "models": [dict(kept[name].contents) for name in order],
         "ties": tied(candidates),
-        "problems": {failure.job[0]: failure.reason for failure in failures},
-        "problem_notes": {f.job[0]: error_kind(f.kind).value for f in failures},
+        "problems": dict(problems),
         "notes": [n.to_entry() for n in (*notes, *choosing_notes(candidates, points=classes))],
         "versions": versions(),
     }
