@@ -78,7 +78,7 @@ def test_the_table_has_a_row_for_each_study(made_ledger):
     assert row.startswith("| Figure 0 | `imani2022.made` | lite. Stand-in: made up | 5 seeds")
     assert row.endswith("|  | 1 undecided |")
     assert "Ours: 1 undecided." in text
-    assert "came out differently" not in text
+    assert "had another verdict" not in text
 
 
 def test_the_data_hold_claim_decider_and_verdict(made_ledger):
@@ -110,7 +110,7 @@ def test_a_verdict_that_depends_on_the_size_is_counted_and_said(tmp_path, monkey
     assert chapter.counts() == {"ours": {"holds": 1}}
     assert chapter.differing() == 1
     text = ledger_markdown([chapter])
-    assert "1 came out differently at a smaller size." in text
+    assert "1 had another verdict at a smaller size." in text
     assert "Ours: 1 holds." in text
 
 

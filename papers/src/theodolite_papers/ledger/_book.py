@@ -39,16 +39,19 @@ __all__ = [
 
 _JUDGED = ("lite", *LARGE)
 VERDICTS = {
-    "holds": "on every seed, or over all runs where the claim is about all of them together; the "
-    "95 % interval of the deciding number (over seeds, else over networks) lies on the claim's "
-    "side; where there is no interval, five seeds or more agree",
-    "fails": "on no seed, or not over all runs together, and that interval excludes the claim",
-    "mixed": "clearly holds in some settings, or by some readings of the paper's words, and not "
-    "in others; or on some networks and not on others: the pass rate says how many",
-    "undecided": "the difference is inside the noise, what the claim needs did not come about, or "
-    "what is missed is a bound of ours, or a number that the paper prints for other settings: a "
-    "claim with such a bound can hold but cannot fail",
-    ONE_SEED: "one seed, without an interval: which side it lies on is said, nothing is decided",
+    "holds": "the claim is true on every seed (or over all runs, if it is about all of them). The "
+    "95 % interval of the deciding number, over seeds or else over networks, lies on the side of "
+    "the claim. Without an interval, at least five seeds agree.",
+    "fails": "the claim is true on no seed (or not over all runs), and the 95 % interval excludes "
+    "it",
+    "mixed": "the claim clearly holds in some settings, for some interpretations of the paper's "
+    "words, or on some networks, and not in others. The pass rate says on how many networks.",
+    "undecided": "one of four reasons. The difference is within the noise. A condition of the "
+    "claim "
+    "was not met. The number misses a bound of ours. The number misses one that the paper prints "
+    "for other settings. Claims with such bounds can hold and cannot fail.",
+    ONE_SEED: "one seed, without an interval. The table says on which side the number lies; this "
+    "decides nothing.",
     "reported": "numbers without a verdict at this size",
     "not run": "no records",
 }

@@ -67,10 +67,10 @@ def ledger_markdown(book: Sequence[Chapter]) -> str:
     lines = [
         "# Ledger",
         "",
-        "What the five papers claim, and what was measured here. `theodolite study ledger` "
-        "writes this page from the records beside it. The command also writes "
-        f"`{FILE}`, every claim at every size as data, which is not kept in the repository. The "
-        "documentation site (`make docs`) shows all of it with pictures.",
+        "This page compares what the five papers claim with what we measured. `theodolite study "
+        "ledger` writes it from the records in this folder. The command also writes "
+        f"`{FILE}`, which has every claim at every size as data and is not in the repository. The "
+        "documentation site (`make docs`) shows everything with pictures.",
         "",
         provenance_of(book),
         "",
@@ -84,7 +84,7 @@ def ledger_markdown(book: Sequence[Chapter]) -> str:
     ]
     for chapter in book:
         lines += ["", f"## {chapter.paper.key}: {chapter.paper.title}", "", tally_of(chapter), ""]
-        lines += ["| exhibit | study | our size | runs | the paper's claims | ours |"]
+        lines += ["| figure or table | study | our size | runs | the paper's claims | our claims |"]
         lines += ["|---|---|---|---|---|---|"]
         lines += [_row(_exhibit_cells(entry)) for entry in chapter.entries]
         lines += [
@@ -282,20 +282,21 @@ def provenance_of(book: Sequence[Chapter]) -> str:
     ]
     since = (
         f"In {counted(len(changed), 'record')} of "
-        f"{len({study for study, _ in changed})} studies one of these has changed since. "
+        f"{len({study for study, _ in changed})} studies a claim has changed since. "
         if changed
         else ""
     )
     return (
-        f"All {len(runs)} records carry their date, settings and versions of packages. {known} "
-        "carry the commit, the device, the threads and a digest of the claims as well: their "
-        "names, sentences, scopes and sizes at the time of the run. For these it can be shown "
-        f"that the sentences were fixed before the run. {since}The digest covers neither checks "
-        "nor bounds that a sentence does not name, nor the rule of verdicts, which changed after "
-        f"most runs: what that withdrew is listed. For the other {len(runs) - known} records, "
-        "made before version 0.2.0, nothing of this can be shown; some of these studies were run "
-        "more than once, where networks had not learned what they should. Each size of a study "
-        "says which it is."
+        f"All {len(runs)} records have their date, settings and versions of packages. {known} "
+        "also have the commit, the device, the number of threads and a digest of the claims: their "
+        "names, sentences, scopes and sizes at the time of the run. This digest shows that the "
+        f"sentences were fixed before the run. {since}The digest does not cover checks, bounds "
+        "that a sentence does not name, and the rule of verdicts. This rule changed after most "
+        "runs; the verdicts that we withdrew for it are listed below. The other "
+        f"{len(runs) - known} records are from before version 0.2.0 and have no digest. We ran "
+        "some "
+        "of these studies again if networks had not learned their task. The pages of the site say "
+        "for each size whether it has a digest."
     )
 
 
@@ -335,7 +336,7 @@ def tally_of(chapter: Chapter) -> str:
     text = f"{total} claims in {len(chapter.entries)} studies, each at its largest judged size."
     text = " ".join([text, *parts])
     if differing := chapter.differing():
-        text += f" {differing} came out differently at a smaller size."
+        text += f" {differing} had another verdict at a smaller size."
     return text
 
 
