@@ -6,7 +6,7 @@ This package writes every sentence about a network. It needs only records, not t
 - ``answers``: reads findings from the record of a survey; ``sentences``: their words.
 - ``comparing``: answers about several runs; ``captions``: sentences under figures.
 - ``reasons``: why a number is missing; ``summary``: a survey on a terminal.
-- ``choosing``: which model to start from.
+- ``choosing``: which model to start from; ``pairs``: which layers of two models are similar.
 """
 
 from theodolite.advice.answers import answers_of, findings_of

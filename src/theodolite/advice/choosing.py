@@ -17,10 +17,12 @@ from theodolite.records import Answer, Certainty, Note, listed
 
 __all__ = [
     "FEW_LABELS",
+    "RANKING_QUESTIONS",
     "SMALL_ERROR",
     "Candidate",
     "choosing_notes",
     "ranked",
+    "ranking_lead",
     "tied",
     "transfer_answers",
 ]
@@ -31,6 +33,11 @@ __all__ = [
 SMALL_ERROR = 0.7
 _CLEAR = 2.0  # standard errors of the difference between two models on the same examples
 FEW_LABELS = 10  # in a class; with fewer a note says so, and every answer is likely at most
+RANKING_QUESTIONS = {
+    "model": "Which model?",
+    "layer": "Which layer?",
+    "labels": "How many labels?",
+}
 _SAME_LIST = 0.8  # Kendall's tau above which two rankings count as equal
 
 
@@ -167,6 +174,15 @@ def _beside_size(known: Sequence[Candidate], points: bool) -> Reason:
         f"{size} {'lower' if points == (gap > 0) else 'higher'}" if abs(gap) > 5e-4 else "equal"
     )
     return reason(Note.LARGEST_NOT_FIRST, largest=largest.name, difference=difference)
+
+
+def ranking_lead(contents: Mapping[str, Any]) -> str:
+    """What was ranked, on which examples and how, as the page of a ranking begins."""
+    models, data = len(contents["models"]), contents["data"]
+    text = f"{models} model{'s' if models > 1 else ''} on {data['probe']} labelled examples"
+    if data["num_classes"] is not None:
+        text += f" of {data['num_classes']} classes (guessing: {percent(data['chance'])})"
+    return f"{text}. Each example is predicted from all the others; nothing was trained."
 
 
 def transfer_answers(contents: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> list[Answer]:

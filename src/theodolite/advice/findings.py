@@ -21,6 +21,7 @@ __all__ = [
     "CHANCE",
     "CLEAR",
     "LABELED",
+    "LEVEL",
     "LEVEL_SHARE",
     "REPEATED",
     "CarryOver",
@@ -51,7 +52,7 @@ _NARROW = 0.3  # widest interval of a share with a clear verdict; chosen before 
 _FEW, _LARGE = 100, 0.1  # with fewer examples or a larger gap layers are not called equal
 _FITTED = 0.1  # share of the possible fit; a network with less fits too little
 REPEATED = 0.05  # share of the examples; with more copies, leaving out one example is no test
-_LEVEL = 0.95  # confidence level of every interval
+LEVEL = 0.95  # confidence level of every interval
 
 
 @dataclass(frozen=True)
@@ -409,7 +410,7 @@ def compare_layers(scores: Mapping[str, np.ndarray], *, shares: bool) -> tuple[s
     """
     best = max(scores, key=lambda name: float(np.mean(scores[name])))
     comparisons = max(len(scores) * (len(scores) - 1) // 2, 1)
-    deviations = float(ndtri(1 - (1 - _LEVEL) / 2 / comparisons))
+    deviations = float(ndtri(1 - (1 - LEVEL) / 2 / comparisons))
     alike = {best}
     for name, values in scores.items():
         gaps = np.asarray(scores[best], dtype=np.float64) - np.asarray(values, dtype=np.float64)

@@ -40,6 +40,7 @@ from theodolite.records._words import (
     finite,
     listed,
     plain,
+    short_count,
     shown,
 )
 
@@ -81,6 +82,7 @@ __all__ = [
     "require_transfer",
     "save_record",
     "save_run",
+    "short_count",
     "shown",
     "spaced",
     "table_of",

@@ -21,6 +21,7 @@ __all__ = [
     "finite",
     "listed",
     "plain",
+    "short_count",
     "shown",
 ]
 
@@ -317,3 +318,16 @@ def shown(value: int | float | None) -> str:
     else:
         text = f"{value:.{decimals}f}"
     return text.replace("-", "−")
+
+
+def short_count(count: int) -> str:
+    """A large count with three digits.
+
+    Examples:
+        >>> short_count(950), short_count(2_230_000), short_count(58_100_000)
+        ('950', '2.23M', '58.1M')
+    """
+    for limit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= limit:
+            return f"{count / limit:.3g}{letter}"
+    return str(count)

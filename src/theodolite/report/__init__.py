@@ -1,8 +1,8 @@
 """From records to pages, plots and notebook fragments; reports do not use models."""
 
+from theodolite.advice.pairs import LayerPairs, Likeness
 from theodolite.report import pages
 from theodolite.report._gallery import Exhibit, find_exhibits, write_gallery
-from theodolite.report._pairs import LayerPairs, Likeness
 from theodolite.report._transfer import transfer_fragment, write_transfer
 from theodolite.report._write import notebook_html, plot, plot_pairs, write_html
 

@@ -8,6 +8,7 @@ import numpy as np
 from plotly import graph_objects as go
 
 from theodolite.advice.captions import family_sentence
+from theodolite.advice.pairs import LayerPairs, Likeness
 from theodolite.records import FAMILIES, Group, Moment, RunView
 from theodolite.report._figures import (
     Figure,
@@ -19,7 +20,6 @@ from theodolite.report._figures import (
     by_moment,
     layer_ticks,
 )
-from theodolite.report._pairs import LayerPairs, Likeness
 from theodolite.report.pages import LIGHT, carried, finite, plain, plotly_text, short, shown, spaced
 
 __all__ = ["class_map", "eigenvector_figure", "kernel_maps", "pair_maps", "step_maps"]

@@ -15,6 +15,7 @@ from theodolite.advice.captions import (
     trend_sentence,
 )
 from theodolite.advice.comparing import QUESTIONS, group_answers
+from theodolite.advice.pairs import LayerPairs
 from theodolite.advice.reasons import UNREADABLE, shared_words
 from theodolite.records import FAMILIES, PROBES, Answer, Group, Run, RunView, groups_of, listed
 from theodolite.report._catalog import (
@@ -36,7 +37,6 @@ from theodolite.report._depth import (
 from theodolite.report._figures import HOUSE_STYLE, Figure, Key, states_of, tone, with_ranges
 from theodolite.report._maps import pair_maps
 from theodolite.report._overview import notes_of, table_of, whole_numbers
-from theodolite.report._pairs import LayerPairs
 from theodolite.report.pages import (
     DARK,
     LIGHT,

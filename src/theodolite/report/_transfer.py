@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.advice.captions import digest_words
+from theodolite.advice.choosing import RANKING_QUESTIONS, ranking_lead
 from theodolite.advice.reasons import noted
-from theodolite.records import Answer, Record
+from theodolite.records import Answer, Record, short_count
 from theodolite.report.pages import (
     DARK,
     LIGHT,
@@ -41,16 +42,16 @@ def write_transfer(record: Record, path: str | os.PathLike[str], title: str = ""
         title: heading of the page.
     """
     contents = record.contents
-    models, data = contents["models"], contents["data"]
+    models = contents["models"]
     classes = models[0]["forecast"]["measure"] == "accuracy"
     page = render(
         "transfer.html.j2",
         title=plain(title or contents["name"] or "Which model to start from"),
-        lead=" ".join([_lead(data, len(models), classes), *_digest_sentence(record)]),
+        lead=" ".join([ranking_lead(contents), *_digest_sentence(record)]),
         **_ranking(contents, classes),
         notes=[plain(note) for note in noted(contents)],
         curves=_curves(record, classes),
-        profiles=[_profile(i, m, classes, data) for i, m in enumerate(models[:_PROFILES])],
+        profiles=[_profile(i, m, classes) for i, m in enumerate(models[:_PROFILES])],
         left_out=max(len(models) - _PROFILES, 0),
         facts=_facts(contents),
         style=_style(),
@@ -83,22 +84,11 @@ def _shown(value: float, classes: bool) -> str:
     return f"{100 * value:.1f} %" if classes else f"{value:.3f}"
 
 
-def _lead(data: Mapping[str, Any], models: int, classes: bool) -> str:
-    count = f"{models} model{'s' if models > 1 else ''}"
-    text = f"{count} on {data['probe']} labelled examples"
-    if classes:
-        text += f" of {data['num_classes']} classes (guessing: {_shown(data['chance'], True)})"
-    return f"{text}. Each example is predicted from all the others; nothing was trained."
-
-
-_QUESTIONS = {"model": "Which model?", "layer": "Which layer?", "labels": "How many labels?"}
-
-
 def _answers(contents: Mapping[str, Any]) -> list[dict[str, str]]:
     """The sentences of the record."""
     answers = (Answer.from_entry(entry) for entry in contents.get("answers") or [])
     return [
-        {"question": _QUESTIONS.get(a.question, ""), "text": plain(a.text),
+        {"question": RANKING_QUESTIONS.get(a.question, ""), "text": plain(a.text),
          "evidence": plain(a.evidence), "certainty": a.certainty,
          "advice": plain(a.advice) if a.advice else ""}  # plain would name it "(model)"
         for a in answers
@@ -196,17 +186,11 @@ def _rows(
                 "features": _shown(model["features"][measure], classes),
                 "error": _shown(model["error"], False),
                 "layer": short(model["best_layer"] or "(inputs)", 26),
-                "size": _size(model["parameters"]),
+                "size": short_count(model["parameters"]),
                 "seconds": f"{sum(model['seconds'].values()):.1f} s",
             }
         )
     return rows
-
-
-def _size(count: int) -> str:
-    letters = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
-    limit, letter = next(((n, x) for n, x in letters if count >= n), (1, ""))
-    return f"{count / limit:.3g} {letter}".strip()
 
 
 def _curves(record: Record, classes: bool) -> dict[str, Any]:
@@ -252,9 +236,7 @@ def _tick(value: float, classes: bool) -> str:
     return f"{100 * value:.3g} %" if classes else f"{value:.2g}"
 
 
-def _profile(
-    index: int, model: Mapping[str, Any], classes: bool, data: Mapping[str, Any]
-) -> dict[str, Any]:
+def _profile(index: int, model: Mapping[str, Any], classes: bool) -> dict[str, Any]:
     """Linear probes over the layers of one model, with intervals."""
     measure = "accuracy" if classes else "error"
     layers = model["layers"]

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from theodolite.advice.pairs import LayerPairs
 from theodolite.errors import RecordError, UnknownNameError
 from theodolite.records import Run, groups_of
-from theodolite.report._pairs import LayerPairs
 from theodolite.report.pages import DARK, LIGHT, plotly_text, write_page
 
 if TYPE_CHECKING:

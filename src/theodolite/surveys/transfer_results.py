@@ -10,7 +10,7 @@ import numpy as np
 
 from theodolite.advice.reasons import noted
 from theodolite.errors import UnknownNameError
-from theodolite.records import Answer, Record, Run, table_of
+from theodolite.records import Answer, Record, Run, short_count, table_of
 from theodolite.surveys.results import digest_line, digest_mark, saved
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class Transfer:
                     f"{_number(forecast['low'])} to {_number(forecast['high'])}",
                     _number(model["features"][measure]),
                     model["best_layer"] or "(inputs)",
-                    _size(model["parameters"]),
+                    short_count(model["parameters"]),
                     f"{sum(model['seconds'].values()):.1f}",
                 ]
             )
@@ -235,16 +235,3 @@ def _row(place: int, model: Mapping[str, Any], *, tie: bool = False) -> dict[str
 
 def _number(value: float) -> str:
     return "undefined" if np.isnan(value) else f"{value:.3f}"
-
-
-def _size(count: int) -> str:
-    """A number of parameters with three digits.
-
-    Examples:
-        >>> _size(950), _size(2_230_000), _size(58_100_000)
-        ('950', '2.23M', '58.1M')
-    """
-    for limit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if count >= limit:
-            return f"{count / limit:.3g}{letter}"
-    return str(count)

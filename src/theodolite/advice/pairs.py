@@ -1,4 +1,4 @@
-"""Similarities of all pairs of layers of two models, with their chance levels."""
+"""Similarities of all pairs of layers of two models: the most similar pair, and chance."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from theodolite.advice.captions import layer_words
-from theodolite.report.pages import plain, shown
+from theodolite.advice.findings import CHANCE, LEVEL
+from theodolite.records import plain, shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +53,7 @@ class Likeness:
     @property
     def beyond_chance(self) -> int:
         """Pairs more than two standard deviations above chance."""
-        return int((self.values.to_numpy() > self.chance_mean + 2 * self.chance_sd).sum())
+        return int((self.values.to_numpy() > self.chance_mean + CHANCE * self.chance_sd).sum())
 
     def sentence(self, names: tuple[str, str]) -> str:
         """The most similar pair and its chance level."""
@@ -65,7 +66,7 @@ class Likeness:
             return f"Most similar: {pair} ({shown(value)}). No chance level was measured."
         most = shown(float(self.permuted_largest.max()))
         drawn = f"the largest of {len(self.permuted_largest)} permutations is {most}"
-        if self.p_value > 0.05:
+        if self.p_value > 1 - LEVEL:
             return f"No pair is more similar than chance: at most {shown(value)}; {drawn}."
         beyond = f"{self.beyond_chance} of {self.values.size} pairs are beyond chance"
         return f"Most similar: {pair} ({shown(value)}; {drawn}). {beyond}."
