@@ -234,6 +234,13 @@ def random_labels(
 ) -> Integer[Tensor, " n"]:
     """A uniform random permutation of the labels: every class keeps its count.
 
+    Args:
+        labels: one class index per example.
+        generator: source of randomness.
+
+    Returns:
+        The same labels in random order.
+
     Examples:
         >>> random_labels(torch.tensor([0, 0, 1, 2])).sort().values
         tensor([0, 0, 1, 2])

@@ -52,6 +52,9 @@ def load_npz(
             ``"as_is"`` keeps the axes.
         split: ``"train"`` or ``"test"`` reads only this split and uses it for both.
 
+    Returns:
+        The data set, with ``peak = 255`` if inputs are bytes.
+
     Raises:
         DataError: If the file is missing, damaged, or holds something else. The message says
             what was expected.
@@ -89,7 +92,25 @@ def _arrays(file: Path, keys: Sequence[str]) -> dict[str, np.ndarray]:
 
 @contextmanager
 def opened_npz(file: Path) -> Iterator[Any]:
-    """The arrays of a file by name, read on demand; any problem of the file is a DataError."""
+    """The arrays of a file by name, read on demand; any problem of the file is a DataError.
+
+    Args:
+        file: an ``.npz`` file.
+
+    Yields:
+        The open archive: ``archive["x_train"]`` reads one array.
+
+    Raises:
+        DataError: If the file is missing, damaged, or holds something else.
+
+    Examples:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "toy.npz"
+        >>> np.savez(path, x_train=np.zeros((2, 3)))
+        >>> with opened_npz(path) as archive:
+        ...     archive["x_train"].shape
+        (2, 3)
+    """
     if not file.is_file():
         raise DataError(f"{file}: expected {_WANTED}, found no such file")
     try:
@@ -120,7 +141,23 @@ def _members(file: Path, archive: Any, keys: Sequence[str]) -> dict[str, np.ndar
 
 
 def npz_tensor(file: Path, key: str, array: Any) -> Tensor:
-    """An array of numbers, one entry per example, in a dtype that torch computes with."""
+    """An array of numbers, one entry per example, in a dtype that torch computes with.
+
+    Args:
+        file: named in errors.
+        key: name of the array; ``x_train`` and ``x_test`` have at least two axes.
+        array: what the file has under this name.
+
+    Returns:
+        A tensor of bytes, 64-bit integers or floats.
+
+    Raises:
+        DataError: If it is no array of numbers, or has too few axes.
+
+    Examples:
+        >>> npz_tensor(Path("toy.npz"), "y_train", np.array([0, 1], np.int16))
+        tensor([0, 1])
+    """
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "iuf":
         kind = getattr(array, "dtype", type(array).__name__)
         raise DataError(f"{file}: {key}: expected numbers (integers or floats), got {kind}")
@@ -147,7 +184,18 @@ def _targets(values: Tensor) -> Tensor:
 
 
 def channels_first(images: Tensor) -> Tensor:
-    """``(n, h, w)`` and ``(n, h, w, c)`` as ``(n, c, h, w)``; other shapes unchanged."""
+    """``(n, h, w)`` and ``(n, h, w, c)`` as ``(n, c, h, w)``; other shapes unchanged.
+
+    Args:
+        images: one image per row.
+
+    Returns:
+        The images with channels first.
+
+    Examples:
+        >>> channels_first(torch.zeros(2, 5, 5, 3)).shape
+        torch.Size([2, 3, 5, 5])
+    """
     if images.ndim == 3:
         return images.unsqueeze(1)
     if images.ndim != 4:
@@ -200,6 +248,17 @@ def load_image_folder(
     Raises:
         DataError: If Pillow or the folder is missing, a class is empty, a file cannot be read, or
             sizes differ.
+
+    Examples:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> for place in ("train/cat", "train/dog", "test/cat", "test/dog"):
+        ...     (folder / place).mkdir(parents=True)
+        ...     Image.new("RGB", (8, 6)).save(folder / place / "one.png")
+        >>> data = load_image_folder(folder, size=4)
+        >>> data.x_train.shape, data.classes
+        (torch.Size([2, 3, 4, 4]), ('cat', 'dog'))
     """
     require_choice(("RGB", "L"), mode=mode)
     require_between(0.0, 1.0, open_low=True, open_high=True, test_fraction=test_fraction)
@@ -319,6 +378,9 @@ def load_data(source: str | Path, generator: torch.Generator | None = None) -> D
             a name that an installed package adds (``theodolite-papers``: ``"mnist"`` and others).
             The package reads the part after a dash, as in ``"peaks-EDF"``.
         generator: source of randomness for drawn data or splits.
+
+    Returns:
+        The data set, unscaled.
 
     Raises:
         UnknownNameError: If it is neither a name nor a path.

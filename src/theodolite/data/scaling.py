@@ -51,7 +51,14 @@ def _floating(inputs: Tensor) -> Tensor:
 
 
 def unit_interval(pixels: Num[Tensor, "n *shape"], peak: int = 255) -> Float[Tensor, "n *shape"]:
-    """Scale pixels ``0 .. peak`` to [0, 1]; the 8x8 digits have ``peak = 16``.
+    """Scale pixels ``0..peak`` to [0, 1]; the 8x8 digits have ``peak = 16``.
+
+    Args:
+        pixels: raw pixels, one example per row.
+        peak: the largest value that a pixel can have.
+
+    Returns:
+        The scaled pixels, in the shape of the input.
 
     Examples:
         >>> unit_interval(torch.tensor([[0, 255]]))
@@ -61,7 +68,14 @@ def unit_interval(pixels: Num[Tensor, "n *shape"], peak: int = 255) -> Float[Ten
 
 
 def symmetric_range(pixels: Num[Tensor, "n *shape"], peak: int = 255) -> Float[Tensor, "n *shape"]:
-    """Scale pixels ``0 .. peak`` to [-1, 1]: ``x / 127.5 - 1`` for bytes.
+    """Scale pixels ``0..peak`` to [-1, 1]: ``x / 127.5 - 1`` for bytes.
+
+    Args:
+        pixels: raw pixels, one example per row.
+        peak: the largest value that a pixel can have.
+
+    Returns:
+        The scaled pixels, in the shape of the input.
 
     Examples:
         >>> symmetric_range(torch.tensor([[0, 255]]))
@@ -84,6 +98,9 @@ def channel_standardized(
         images: images with channels first, on the scale of the statistics (0..255).
         mean: one number per channel.
         std: one positive number per channel.
+
+    Returns:
+        The scaled images, in the shape of the input.
 
     Examples:
         >>> image = torch.tensor(CIFAR_MEAN).reshape(1, 3, 1, 1)
@@ -152,6 +169,12 @@ def image_standardized(images: Num[Tensor, "n *shape"]) -> Float[Tensor, "n *sha
     with a deviation of at least :math:`1/\sqrt N` then has squared norm :math:`N`. A constant image
     becomes 0.
 
+    Args:
+        images: one image per row, with any number of axes.
+
+    Returns:
+        The scaled images, in the shape of the input.
+
     Examples:
         >>> image_standardized(torch.tensor([[1.0, 3.0], [7.0, 7.0]]))
         tensor([[-1.,  1.],
@@ -171,6 +194,12 @@ def image_standardized(images: Num[Tensor, "n *shape"]) -> Float[Tensor, "n *sha
 
 def unit_rows(inputs: Num[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
     """Every example divided by its Euclidean length; zero stays zero.
+
+    Args:
+        inputs: one example per row, with any number of axes.
+
+    Returns:
+        The scaled inputs, in the shape of the input.
 
     Examples:
         >>> unit_rows(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
@@ -196,6 +225,9 @@ def scaled(dataset: Dataset, scaling: Scaling) -> Dataset:
         scaling: ``"unit_interval"`` and ``"unit_rows"`` (both [imani2022]), ``"symmetric"``
             ([maennel2020]), ``"channels"`` ([canatar2022], for CIFAR-10 only), ``"pixels"``
             ([lou2022]) or ``"images"`` ([mehta2021]).
+
+    Returns:
+        A new data set. Its ``scaling`` lists all scalings so far.
 
     Raises:
         DomainError: If a scaling of raw pixels gets inputs that are not raw pixels.

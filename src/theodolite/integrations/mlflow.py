@@ -32,7 +32,18 @@ _RETRIES = "MLFLOW_HTTP_REQUEST_MAX_RETRIES"
 
 
 def default_tracking_uri(folder: str | os.PathLike[str] = ".") -> str:
-    """The address from MLflow's own setting (``MLFLOW_TRACKING_URI``), or a SQLite file."""
+    """The address from MLflow's own setting (``MLFLOW_TRACKING_URI``), or a SQLite file.
+
+    Args:
+        folder: where the SQLite file lies if MLflow has no setting.
+
+    Returns:
+        An address for ``MLflowTracker`` and ``MLflowSweep``.
+
+    Examples:
+        >>> default_tracking_uri("runs")  # doctest: +SKIP
+        'sqlite:////home/me/runs/mlflow.db'
+    """
     mlflow = require_package("mlflow", "track")
     if mlflow.is_tracking_uri_set():
         return str(mlflow.get_tracking_uri())
@@ -41,6 +52,12 @@ def default_tracking_uri(folder: str | os.PathLike[str] = ".") -> str:
 
 def without_password(text: str) -> str:
     """A text without the users and passwords in its addresses.
+
+    Args:
+        text: any text, for example an error message.
+
+    Returns:
+        The text with every ``user:password@`` removed.
 
     Examples:
         >>> without_password("no answer from http://me:secret@host:5000/path")

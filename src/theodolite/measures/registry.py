@@ -14,7 +14,7 @@ from typing import Any
 
 from theodolite.measures import covariance, gradient, kernel, representation, tangent
 
-__all__ = ["MEASURES", "Measure", "read_measures"]
+__all__ = ["MEASURES", "Measure"]
 
 _FAMILIES: dict[str, ModuleType] = {
     "representation": representation,

@@ -20,7 +20,7 @@ _BLOCK = 1024  # rows of the Gram matrix held at once
 
 @array_function
 def gradient_diversity(vectors: Float[Tensor, "n *d"]) -> Float[Tensor, ""]:
-    r"""Sum of squared norms divided by the squared norm of the sum. Lower is more aligned.
+    r"""Sum of squared norms divided by the squared norm of the sum: lower is more aligned.
 
     .. math:: D(V) = \frac{\sum_i\|v_i\|^2}{\|\sum_i v_i\|^2}
 
