@@ -263,6 +263,19 @@ def small_survey():
     return model, x, y
 
 
+@pytest.mark.parametrize("name", ["SKILL.md", "docs/llms.txt"])
+def test_pages_for_coding_assistants_run(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model, x, y = small_survey()
+    given = {"th": th, "model": model, "x": x, "y": y, "x_test": x[:10] + 0.1, "y_test": y[:10]}
+    text = (ROOT / name).read_text()
+    names = run_blocks(text, name, {**given, "x_train": x, "y_train": y})
+    assert {answer.question for answer in names["report"].answers} <= {"task", "layer"}
+    assert list(names["probes"]["layer"]) == ["input", "0", "2"]
+    assert (tmp_path / "report.html").exists()
+    assert set(re.findall(r"\bth\.(\w+)", text)) <= set(th.__all__)
+
+
 def test_records(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model, x, y = small_survey()

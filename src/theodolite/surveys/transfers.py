@@ -157,7 +157,8 @@ def transfer(
 ) -> Transfer:
     """Rank models for a new task, with forecasts of fine-tuning and of more labels.
 
-    Nothing is trained, and no held-out data are needed. Models are ranked by the leave-one-out
+    Nothing is trained, and no held-out data are needed. No model may have been trained on these
+    labels: its forecasts would be far too good. Models are ranked by the leave-one-out
     error of a regression with their exact tangent kernel and a new head, each weighted by half. If
     there are more labels than the kernel was measured on, the features of all layers replace it.
     Their error is corrected by what the kernel gained on its examples. Models whose errors do not
