@@ -193,7 +193,7 @@ def profile(name: str, device: str, both: bool = False) -> None:
             times = {}
             for route in routes(group_plan, factors, both):
                 factors.route = route
-                fill = partial(engine.fill, layer, collected, collected, kernel, plan)
+                fill = partial(engine.fill, layer, collected, None, kernel, plan)
                 times[route] = min(timed(fill, device)[0] for _ in range(3))
             factors.route = group_plan.route
             total += times[group_plan.route]

@@ -259,7 +259,7 @@ def test_parts_on_a_cpu_are_wide_enough_and_of_whole_vectors(examples, outputs, 
     model, x = nn.Linear(512, outputs), torch.randn(examples, 512)
     engine, _ = engine_of(nn.Sequential(nn.Linear(512, 512), nn.ReLU(), model), x)
     plan = engine.plan(examples, examples, True, 2)
-    contraction = engine.contraction(plan, "0", examples, symmetric=True)
+    contraction = engine._contraction_for(plan, "0", examples, symmetric=True)
     assert contraction.stripe_size == span
     assert span == examples or (span * outputs >= 128 and span * outputs % 8 == 0)
 

@@ -30,7 +30,7 @@ __all__ = [
 TARGET_KEYS = ("labels", "label", "targets", "target", "y")
 MASK_KEY = "attention_mask"
 IGNORED = -100  # label of a position that does not count, as in torch and Hugging Face
-_GATHERED = 256  # number of single examples that become one batch
+BATCH_SIZE = 256  # examples of a forward pass by default; single examples become such batches
 
 
 @prints_shapes
@@ -272,14 +272,14 @@ def _items(data: Any, batch_fn: Callable[[Any], Batch] | None, limit: int | None
         return data
     if _is_hugging_face(data):
         few = data if limit is None else data.take(min(limit, _length(data, limit)))
-        tables = few.iter(batch_size=_GATHERED)
+        tables = few.iter(batch_size=BATCH_SIZE)
         return tables if batch_fn is not None else map(_columns, tables)
     if isinstance(data, IterableDataset) and limit is not None:
         return _collated(islice(data, limit))
     if isinstance(data, Dataset):
         few = data if limit is None else Subset(data, range(min(limit, _length(data, limit))))
         collate = default_collate if batch_fn is None else _collated_or_listed
-        return DataLoader(few, batch_size=_GATHERED, collate_fn=collate)
+        return DataLoader(few, batch_size=BATCH_SIZE, collate_fn=collate)
     if batch_fn is not None:
         return data if isinstance(data, Iterable) and not _is_one(data) else [data]
     if _is_one(data):
@@ -298,7 +298,7 @@ def _length(data: Any, otherwise: int) -> int:
 
 def _collated(items: Iterator[Any]) -> Iterator[Any]:
     """Single examples in batches, as a loader would collate them."""
-    while group := list(islice(items, _GATHERED)):
+    while group := list(islice(items, BATCH_SIZE)):
         yield default_collate(group)
 
 
@@ -326,7 +326,7 @@ def _gathered(items: Iterable[Any], limit: int | None) -> Iterator[Any]:
             continue
         waiting.append(item)
         count += 1
-        if len(waiting) == _GATHERED or count == limit:
+        if len(waiting) == BATCH_SIZE or count == limit:
             yield _stacked(waiting)
             waiting = []
     if waiting:

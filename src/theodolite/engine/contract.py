@@ -26,7 +26,7 @@ from theodolite.engine.patches import PatchGeometry
 from theodolite.engine.plan import pairs_at_once
 from theodolite.engine.readouts import Mode
 
-_SMALL = 2**24  # a GPU may copy matrices with fewer entries
+_SMALL = 2**24  # entries of a matrix whose upper part a GPU copies to complete it at once
 
 
 @dataclass(frozen=True)
@@ -116,12 +116,14 @@ class PositionGram:
     Args:
         left: Factors of the first side.
         right: Factors of the second side.
+        symmetric: Whether both are the same.
     """
 
     def __init__(
         self,
         left: PositionFactors,
         right: PositionFactors,
+        symmetric: bool,
     ) -> None:
         self._dtype = left.output_grads.dtype
         self._bias = len(left.names) > 1
@@ -129,7 +131,7 @@ class PositionGram:
         self._geometry = geometry if geometry is not None and geometry.keeps_size else None
         self._spatial = _spatial(left) if self._geometry else ()
         a = _position_rows(left)
-        b = a if left is right else _position_rows(right)
+        b = a if symmetric else _position_rows(right)
         self._positions = a.shape[1], b.shape[1]
         self._left, self._right = a, b
 
@@ -308,10 +310,11 @@ class Contraction:
         self, left: PositionFactors, right: PositionFactors, block: KernelBlock, overwrite: bool
     ) -> None:
         """One position: the elementwise product of a forward and a backward kernel."""
-        gram = PositionGram(left, right)
+        gram = PositionGram(left, right, self.symmetric)
         B = block.by_matrix(left.output_grads.squeeze(3))
         B2 = block.by_matrix(right.output_grads.squeeze(3))
-        # With several outputs the forward kernel (n x n) is much smaller: it is computed once.
+        # The forward kernel is n x n, the backward kernel nc x nc: with c > 1 all of it is computed
+        # once.
         inner = gram.block(slice(None), slice(None)) if block.rows_per_example > 1 else None
         for rows, columns in self._ranges(len(B[0]), len(B2[0])):
             part = gram.block(rows, columns) if inner is None else inner[rows, :, columns]
@@ -331,7 +334,7 @@ class Contraction:
         self, left: PositionFactors, right: PositionFactors, block: KernelBlock, overwrite: bool
     ) -> None:
         """G = A A'^T, then B^i G for all examples of a tile, then <B^i G, B'^j>."""
-        gram = PositionGram(left, right)
+        gram = PositionGram(left, right, self.symmetric)
         B = block.by_matrix(left.output_grads)
         B2 = block.by_matrix(right.output_grads)
         _, width, C, T = B[0].shape

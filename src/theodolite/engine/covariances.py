@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from theodolite._distributed import Processes
 from theodolite.checks import require_choice, require_finite
-from theodolite.engine.batches import Batch, iterate_batches
+from theodolite.engine.batches import BATCH_SIZE, Batch, iterate_batches
 from theodolite.engine.hooks import capture_inputs, first_tensor
 from theodolite.engine.inputs import require_model
 from theodolite.engine.layers import CONVOLUTIONS, Layers, is_matrix, select_layers, unwrap
@@ -377,16 +377,13 @@ def _per_position(
     )
 
 
-_BATCH_SIZE = 256
-
-
 def input_moments(
     model: nn.Module,
     data: Any,
     layers: Layers = "*",
     *,
     padding: str = "none",
-    batch_size: int | None = _BATCH_SIZE,
+    batch_size: int | None = BATCH_SIZE,
     batch_fn: Callable[[Any], Batch] | None = None,
 ) -> dict[str, Moments]:
     r"""Mean and covariance of the inputs to the neurons of linear and convolutional layers.
@@ -434,7 +431,7 @@ def input_samples(
     layers: Layers = "*",
     *,
     padding: str = "none",
-    batch_size: int | None = _BATCH_SIZE,
+    batch_size: int | None = BATCH_SIZE,
     batch_fn: Callable[[Any], Batch] | None = None,
     few: bool = True,
 ) -> dict[str, Moments | RowSample]:

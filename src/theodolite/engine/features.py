@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from theodolite.checks import require_choice, size_in_bytes
-from theodolite.engine.batches import Batch, iterate_batches
+from theodolite.engine.batches import BATCH_SIZE, Batch, iterate_batches
 from theodolite.engine.calls import NotFollowedError, has_storage
 from theodolite.engine.check import (
     Cause,
@@ -204,7 +204,6 @@ def _grid_means(maps: Tensor) -> Tensor:
     return maps
 
 
-_BATCH_SIZE = 256
 _T = TypeVar("_T")
 _TRIAL = 3  # examples of the pass that finds the places where layers are read
 
@@ -268,7 +267,7 @@ class _Pass:
 
     returned: Any
     rows: dict[str, Tensor]
-    order: dict[str, int]
+    call_counts: dict[str, int]
 
 
 class FeatureReader:
@@ -298,25 +297,25 @@ class FeatureReader:
         if not isinstance(layers, str) and not callable(layers):
             self.exact = set(layers)
         self.calls: dict[str, int] = {}
-        self.reading: OutputReader | None = None
+        self.output_reader: OutputReader | None = None
         self.outputs: list[Tensor] = []
-        self.drops = False  # whether layers that run for some examples only may be left out later
+        self.may_drop_layers = False  # whether to leave out layers that run for some examples only
         self._check = ExampleCheck(check)
-        self._alone: Checked | None = None  # why examples run one at a time
+        self._fallback: Checked | None = None  # why examples run one at a time
         self._start = 0  # index of the first example of the next batch
         self._takes_gradients = False  # whether the forward pass takes gradients itself
         self._modules = dict(self.model.named_modules(remove_duplicate=False))
 
     def read(self, batch: Batch) -> dict[str, Tensor]:
-        """Features of one batch, in order of execution; see :meth:`_read`."""
+        """Features of one batch, in order of execution; see :meth:`_features_of`."""
         try:
-            return self._read(batch)
+            return self._features_of(batch)
         except Exception as error:
             if not isinstance(error, TheodoliteError):
                 require_single_examples(self.model, [batch])
             raise
 
-    def _read(self, batch: Batch) -> dict[str, Tensor]:
+    def _features_of(self, batch: Batch) -> dict[str, Tensor]:
         """Features of one batch.
 
         Some examples run again, as single examples and in other batches. If their features differ,
@@ -327,29 +326,29 @@ class FeatureReader:
             NotFiniteError: If a feature is not finite.
         """
         if self.points is None:
-            self.points = self._tried(lambda: self._read_points(batch))
+            self.points = self._without_gradients(lambda: self._read_points(batch))
         examples = range(self._start, self._start + len(batch))
         self._start = examples.stop
-        if self._alone is not None:
+        if self._fallback is not None:
             return self._one_by_one(batch, examples)
         watch = SuspectCalls(len(batch))
         with watch if self._check.check else nullcontext():
             found = self._pass(batch)
         if not self._check.check:
-            return self._settled(batch, found)
+            return self._rows_of_pass(batch, found)
         for rows in found.rows.values():
             if len(rows) == len(batch):
                 require_finite(self.model, rows, batch, examples)
         try:
             self._check_rows(batch, found, watch)
         except NotFollowedError as error:
-            self._alone = self._check.summary(error)
+            self._fallback = self._check.summary(error)
             require_same_one_by_one(self.model, self._output_rows, [batch])
             then = self._rows_returned(found.returned, batch)
             require_unchanged([(self._output_rows(batch), then)], watch.rounding.tolerance())
             whole = {name for name, rows in found.rows.items() if len(rows) == len(batch)}
             return self._one_by_one(batch, examples, whole)
-        return self._settled(batch, found)
+        return self._rows_of_pass(batch, found)
 
     def _check_rows(self, batch: Batch, found: "_Pass", watch: SuspectCalls) -> None:
         """Check that rows are the same for single examples and in other batches.
@@ -382,7 +381,7 @@ class FeatureReader:
                     cause, f"layer {wrong[0]!r} gives other features in another batch"
                 )
 
-    def _tried(self, run: Callable[[], _T]) -> _T:
+    def _without_gradients(self, run: Callable[[], _T]) -> _T:
         """Run the model without gradients, or with them if its forward pass takes gradients."""
         try:
             with torch.set_grad_enabled(self._takes_gradients):
@@ -391,7 +390,7 @@ class FeatureReader:
             if self._takes_gradients:
                 raise
             self._takes_gradients = True
-            return self._tried(run)
+            return self._without_gradients(run)
 
     def _read_points(self, batch: Batch) -> dict[str, ReadPoint]:
         """The places where the layers' features are read, found by a trial pass."""
@@ -402,10 +401,10 @@ class FeatureReader:
 
     def _pass(self, batch: Batch) -> "_Pass":
         """One forward pass, without checks of what the layers return."""
-        return self._tried(lambda: self._run(batch))
+        return self._without_gradients(lambda: self._captured(batch))
 
-    def _run(self, batch: Batch) -> "_Pass":
-        order: dict[str, int] = {}
+    def _captured(self, batch: Batch) -> "_Pass":
+        call_counts: dict[str, int] = {}
 
         def reduce(name: str, output: Tensor) -> Tensor:
             if not has_storage(output):
@@ -413,7 +412,7 @@ class FeatureReader:
                     f"layer {name!r}: expected outputs that can be read, but it runs inside a "
                     "transform of torch.func (vmap, grad); choose the layer around it"
                 )
-            order[name] = order.get(name, 0) + 1
+            call_counts[name] = call_counts.get(name, 0) + 1
             module = self._modules[name]
             vectors = pooled(output, self.pool, module, batch.mask, batch.positions)
             return vectors.clone() if _shares(vectors, output) else vectors
@@ -427,7 +426,7 @@ class FeatureReader:
         )
         with capture as outputs:
             returned = batch.run(self.model)
-        return _Pass(returned, {name: outputs[name][-1] for name in order}, order)
+        return _Pass(returned, {name: outputs[name][-1] for name in call_counts}, call_counts)
 
     def _output_rows(self, batch: Batch) -> Tensor:
         """The output of the model, one row per example; zeros if it has no such rows."""
@@ -449,13 +448,13 @@ class FeatureReader:
     ) -> dict[str, Tensor]:
         """Features of examples run one by one, without layers that run for some of them only."""
         passes = [self._pass(batch.take(slice(k, k + 1))) for k in range(len(batch))]
-        counts = passes[0].order
+        counts = passes[0].call_counts
         kept = {
             name: calls
             for name, calls in counts.items()
             if name in self.exact
             or (
-                all(one.order.get(name) == calls for one in passes)
+                all(one.call_counts.get(name) == calls for one in passes)
                 and all(len(one.rows[name]) == 1 for one in passes)
                 and (whole is None or name in whole)
             )
@@ -468,28 +467,28 @@ class FeatureReader:
             if len(rows) == len(batch):
                 require_finite(self.model, rows, batch, examples)
         for row, one in enumerate(passes):
-            if self.reading is not None:
+            if self.output_reader is not None:
                 single = batch.take(slice(row, row + 1))
-                self.outputs.append(self.reading(one.returned, single))
-        return self._settled_rows(batch, joined, kept)
+                self.outputs.append(self.output_reader(one.returned, single))
+        return self._kept_rows(batch, joined, kept)
 
-    def _settled(self, batch: Batch, found: "_Pass") -> dict[str, Tensor]:
-        if self.reading is not None:
-            self.outputs.append(self.reading(found.returned, batch))
-        rows, order = found.rows, found.order
+    def _rows_of_pass(self, batch: Batch, found: "_Pass") -> dict[str, Tensor]:
+        if self.output_reader is not None:
+            self.outputs.append(self.output_reader(found.returned, batch))
+        rows, call_counts = found.rows, found.call_counts
         if not self.calls:  # a pattern may match layers without examples: tables of positions
-            order = {
+            call_counts = {
                 name: calls
-                for name, calls in order.items()
+                for name, calls in call_counts.items()
                 if name in self.exact or len(rows[name]) == len(batch)
-            } or order
-        return self._settled_rows(batch, rows, order)
+            } or call_counts
+        return self._kept_rows(batch, rows, call_counts)
 
-    def _settled_rows(
-        self, batch: Batch, rows: dict[str, Tensor], order: dict[str, int]
+    def _kept_rows(
+        self, batch: Batch, rows: dict[str, Tensor], call_counts: dict[str, int]
     ) -> dict[str, Tensor]:
-        self._settle(order)
-        for name in order:
+        self._fix_layers(call_counts)
+        for name in call_counts:
             if len(rows[name]) != len(batch):
                 raise ShapeError(
                     f"features of {name!r}: expected one row per example, {len(batch)}, got "
@@ -500,35 +499,35 @@ class FeatureReader:
     @property
     def checked(self) -> Checked:
         """How examples were measured, and what was checked."""
-        return self._check.summary() if self._alone is None else self._alone
+        return self._check.summary() if self._fallback is None else self._fallback
 
     def read_at(self) -> dict[str, str]:
         """Layer -> the place where it is read, in words."""
         return {name: str((self.points or {}).get(name, ReadPoint())) for name in self.names}
 
-    def _settle(self, order: dict[str, int]) -> None:
+    def _fix_layers(self, call_counts: dict[str, int]) -> None:
         """After the first batch the layers and their order are fixed."""
         if not self.calls:
-            silent = [name for name in self.names if name not in order]
+            silent = [name for name in self.names if name not in call_counts]
             named = [name for name in silent if name in self.exact]
-            if named or not order:
+            if named or not call_counts:
                 raise DomainError(
                     f"layers: expected layers that run in the forward pass, {named or silent} "
                     "do not; choose the layer around them"
                 )
-            self.names = list(order)
-            self.calls = dict(order)
+            self.names = list(call_counts)
+            self.calls = dict(call_counts)
         elif (
-            self.drops
-            and self._alone is not None
-            and not (self.exact & set(self.calls)) - set(order)
+            self.may_drop_layers
+            and self._fallback is not None
+            and not (self.exact & set(self.calls)) - set(call_counts)
         ):
-            kept = {name: calls for name, calls in self.calls.items() if order.get(name) == calls}
-            self.names, self.calls = list(kept), kept
-        elif order != self.calls:
+            self.calls = {n: k for n, k in self.calls.items() if call_counts.get(n) == k}
+            self.names = list(self.calls)
+        elif call_counts != self.calls:
             raise DomainError(
                 "layers: expected the same calls of layers for every batch, got "
-                f"{order} after {self.calls}; choose layers that always run"
+                f"{call_counts} after {self.calls}; choose layers that always run"
             )
 
 
@@ -572,7 +571,7 @@ def feature_chunks(
     pool: Pool = "flatten",
     *,
     read: Read | Mapping[str, ReadPoint] = "next",
-    batch_size: int | None = _BATCH_SIZE,
+    batch_size: int | None = BATCH_SIZE,
     check: Check = True,
     **options: Any,
 ) -> Iterator[FeatureChunk]:
@@ -624,7 +623,7 @@ def features(
     pool: Pool = "flatten",
     *,
     read: Read | Mapping[str, ReadPoint] = "next",
-    batch_size: int | None = _BATCH_SIZE,
+    batch_size: int | None = BATCH_SIZE,
     outputs: OutputReader | None = None,
     check: Check = True,
     **options: Any,
@@ -661,7 +660,7 @@ def features(
         {'0': (5, 3), '2': (5, 1)}
     """
     reader = FeatureReader(model, layers, pool, read, check)
-    reader.reading, reader.drops = outputs, True
+    reader.output_reader, reader.may_drop_layers = outputs, True
     rows: dict[str, list[Tensor]] = {}
     targets: list[Any] = []
     batches = iterate_batches(data, batch_size=batch_size, device=reader.device, **options)
@@ -711,7 +710,7 @@ def feature_moments(
     pool: Pool = "mean",
     *,
     read: Read | Mapping[str, ReadPoint] = "next",
-    batch_size: int | None = _BATCH_SIZE,
+    batch_size: int | None = BATCH_SIZE,
     **options: Any,
 ) -> dict[str, Moments]:
     """Count, mean and scatter of each layer's features; memory does not grow with the data.
@@ -822,11 +821,11 @@ def feature_grams(
     reader = FeatureReader(model, layers, pool, read, check)
     limit = size_in_bytes(memory_limit)
     with untouched(reader.model), exact_arithmetic(reader.device), limited_memory(limit):
-        batches = list(iterate_batches(data, batch_size=batch_size or _BATCH_SIZE, **options))
+        batches = list(iterate_batches(data, batch_size=batch_size or BATCH_SIZE, **options))
         if not batches:
             raise ShapeError("data: expected at least one batch, got none; the data set is empty")
         work = _GramTiles(reader, batches, dtype, center)
-        tiles = work.run(_buffer_limit(limit, reader.device))
+        tiles = work.fill(_buffer_limit(limit, reader.device))
         grams = work.grams
     if center:
         grams = {name: double_center(double(gram)) for name, gram in grams.items()}
@@ -873,7 +872,7 @@ class _GramTiles:
                 value -= self.shifts[name]
         return rows
 
-    def run(self, limit: int) -> int:
+    def fill(self, limit: int) -> int:
         """Fill the matrices; return the number of tiles."""
         size = next(iter(self.grams.values())).element_size()
         per_example = sum(self.widths.values()) * size

@@ -19,7 +19,7 @@ from torch.autograd.graph import get_gradient_edge
 
 from theodolite._distributed import ALONE, Processes
 from theodolite.checks import require_choice, require_count, require_labels, require_same_length
-from theodolite.engine.batches import Batch, even_spans, single_batch
+from theodolite.engine.batches import BATCH_SIZE, Batch, even_spans, single_batch
 from theodolite.engine.calls import tensors_in
 from theodolite.engine.check import (
     Check,
@@ -41,7 +41,14 @@ from theodolite.engine.check import (
 from theodolite.engine.collect import loss_factors
 from theodolite.engine.factors import DenseFactors, Factors, joined
 from theodolite.engine.inputs import BatchList, fitted_batches, require_model
-from theodolite.engine.layers import Layers, layers_text, own_parameters, require_real, unwrap
+from theodolite.engine.layers import (
+    Layers,
+    Parameters,
+    layers_text,
+    own_parameters,
+    require_real,
+    unwrap,
+)
 from theodolite.engine.one_by_one import (
     require_sound_fallback,
     require_unchanged,
@@ -97,7 +104,6 @@ __all__ = [
 
 LOGITS = "all logits"  # an entry beside the layers, whose names have no spaces
 TOTAL = "all parameters"
-_BATCH_SIZE = 256
 _LARGE_BATCH_SIZE = 512  # for a GPU with enough free memory: fewer and larger calls
 _ROOMY_BYTES = 32 * 2**30
 _CHUNK_BYTES = {"cpu": 2**25, "cuda": 2**30}  # fits the cache of a CPU; keeps a GPU busy
@@ -161,6 +167,8 @@ class UnitSums:
 @dataclass(frozen=True)
 class LayerSums:
     """Sufficient statistics of the gradients of one layer, on the CPU in float64.
+
+    :meth:`theodolite.linalg.SetSums.alignment` has the formula of the alignment that they give.
 
     Args:
         classes: count, squared norm of the sum, sum of norms and of squared norms, per class.
@@ -271,7 +279,7 @@ def gradient_sums(
     *,
     labels: Int[Tensor, " n"] | None = None,
     layers: Layers = "*",
-    params: Any = None,
+    params: Parameters = None,
     readout: str | Readout | None = None,
     stiffness: bool = False,
     batch_size: int | None = None,
@@ -331,7 +339,7 @@ def gradient_sums(
     References:
         [mehta2021], Eqs. (4) to (6).
     """
-    require_count(1, batch_size=_BATCH_SIZE if batch_size is None else batch_size)
+    require_count(1, batch_size=BATCH_SIZE if batch_size is None else batch_size)
     require_check(check)
     require_model(model)
     plain = unwrap(model)
@@ -390,10 +398,10 @@ def _require_sound_fallback(
 
 
 def _batch_size(device: torch.device, examples: int) -> int:
-    if examples <= _BATCH_SIZE or device.type != "cuda":  # reading the free memory takes long
-        return _BATCH_SIZE
+    if examples <= BATCH_SIZE or device.type != "cuda":  # reading the free memory takes long
+        return BATCH_SIZE
     roomy = torch.cuda.mem_get_info(device)[0] > _ROOMY_BYTES
-    return _LARGE_BATCH_SIZE if roomy else _BATCH_SIZE
+    return _LARGE_BATCH_SIZE if roomy else BATCH_SIZE
 
 
 def _labels(data: Batch, labels: Tensor | None) -> Tensor:
@@ -487,7 +495,16 @@ def gradient_alignment(
     loss: Loss | None = None,
     *,
     zero: str = "nan",
-    **options: Any,
+    labels: Int[Tensor, " n"] | None = None,
+    layers: Layers = "*",
+    params: Parameters = None,
+    readout: str | Readout | None = None,
+    stiffness: bool = False,
+    batch_size: int | None = None,
+    batch_fn: Callable[[Any], Batch] | None = None,
+    check: Check = True,
+    progress: Progress | None = None,
+    processes: Processes = ALONE,
 ) -> GradientAlignment:
     r"""Alignment of the gradients of single examples, within classes and overall, per layer.
 
@@ -500,10 +517,16 @@ def gradient_alignment(
         targets: targets of the same examples, if ``inputs`` does not contain them.
         loss: (outputs, targets) -> one number per example; None is the cross-entropy.
         zero: value of a class whose gradients are all zero: ``"nan"`` (left out) or ``"zero"``.
-        **options: options of :func:`gradient_sums`: ``labels``, ``layers``, ``params``,
-            ``readout``,
-            ``stiffness``, ``batch_size``, ``batch_fn``, ``check``, ``progress``,
-            ``processes``.
+        labels: see :func:`gradient_sums`.
+        layers: names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
+        params: the trainable parameters to include; None includes all.
+        readout: see :func:`gradient_sums`.
+        stiffness: also the mean cosines of gradients; takes a second product per layer.
+        batch_size: examples in one pass; None takes 256, on large GPUs 512.
+        batch_fn: turns an item of the data into a batch.
+        check: see :func:`gradient_sums`.
+        progress: function that is called after every batch with the finished share and a text.
+        processes: processes with the same model and inputs that share the work, in whole classes.
 
     Returns:
         Alignment, contrast and norms of per-example gradients, for every layer and the
@@ -519,7 +542,22 @@ def gradient_alignment(
         [mehta2021], Eq. (6).
     """
     require_choice(("nan", "zero"), zero=zero)
-    sums = gradient_sums(model, inputs, targets, loss, **options)
+    sums = gradient_sums(
+        model,
+        inputs,
+        targets,
+        loss,
+        labels=labels,
+        layers=layers,
+        params=params,
+        readout=readout,
+        stiffness=stiffness,
+        batch_size=batch_size,
+        batch_fn=batch_fn,
+        check=check,
+        progress=progress,
+        processes=processes,
+    )
     return GradientAlignment(alignment_of_sums(sums.stacked, zero), sums)
 
 
@@ -721,12 +759,13 @@ class GradientAccumulation:
         )
         self._tallies: dict[Names, ClassTally] = {}
         self._losses: list[Tensor] = []
-        self._weight_squares: Tensor | None = None
         self._one_by_one = one_by_one
-        self._first: tuple[Batch, Tensor] | None = None  # an example and its outputs, to compare
+        # An example of the first batch and its outputs. It runs again at the end, which finds a
+        # model that changes from pass to pass.
+        self._sentinel: tuple[Batch, Tensor] | None = None
         if stiffness:
-            self._class_membership = target_columns(self._labels, self._classes).to(device)
-            self._scales = self._class_membership.new_ones(len(self._layers), self._classes)
+            self._class_indicators = target_columns(self._labels, self._classes).to(device)
+            self._scales = self._class_indicators.new_ones(len(self._layers), self._classes)
             self._units: dict[tuple[str, Names], ClassTally] = {}
 
     @property
@@ -734,14 +773,14 @@ class GradientAccumulation:
         """Layers, all parameters, and the logits: the rows of :meth:`sums`."""
         return tuple(self._layers)
 
-    def _membership(self) -> Float[Tensor, "layers groups"]:
+    def _group_owners(self) -> Float[Tensor, "layers groups"]:
         """1 if a layer owns a group: it owns all of its parameters, or none."""
         rest = [0.0] * (len(self._squares) - len(self._rows))
-        members = [
+        owners = [
             [float(group[0] in names) for group in self._rows] + rest
             for names in self._layers.values()
         ]
-        return torch.tensor(members, dtype=torch.float64)
+        return torch.tensor(owners, dtype=torch.float64)
 
     def accumulate(self, data: Batch, batch_size: int) -> None:
         """Process the batches of this process, and check them as the recorder's check requires.
@@ -767,8 +806,8 @@ class GradientAccumulation:
             if self.progress is not None:
                 share = span.stop / len(self._labels)
                 self.progress(share, f"examples {span.start} to {span.stop - 1}")
-        if self._first is not None and len(self._losses) > 1:
-            one, then = self._first
+        if self._sentinel is not None and len(self._losses) > 1:
+            one, then = self._sentinel
             require_unchanged([(self._recorder.values(one), then)], self._recorder.tolerance)
 
     def _own(self) -> slice:
@@ -807,8 +846,8 @@ class GradientAccumulation:
         run = self._recorder.run(batch, self._loss, examples)
         losses = run.losses
         assert losses is not None
-        if self._first is None and run.single is not None:
-            self._first = batch.take([run.single.row]), run.single.outputs.detach()
+        if self._sentinel is None and run.single is not None:
+            self._sentinel = batch.take([run.single.row]), run.single.outputs.detach()
         require_finite(self._recorder.model, losses, batch, examples)
         self._losses.append(losses.detach())
         is_due = self._recorder.check.is_due(run.suspects)
@@ -818,7 +857,6 @@ class GradientAccumulation:
         )
         checked = self._check_batch(run, batch, start, arrived) if is_due else None
         groups = group_parameters(run.uses, self._recorder.ownership)
-        self._weight_squares = self._squares_of_weights()
         factors = list(self._factors(run, groups, arrived))
         squares = self._reduce(factors, segments, span)
         if checked is not None:
@@ -918,6 +956,7 @@ class GradientAccumulation:
     ) -> Float[Tensor, "groups n"]:
         """Store squared norms and add sums; return the squared norms of each group."""
         norms: list[Tensor] = []
+        # After the last example sums become norms. Several processes add up their sums first.
         last = span.stop == len(self._labels) and self._processes.alone
         for own in factors:
             tally = self._tallies.setdefault(own.names, ClassTally())
@@ -925,7 +964,7 @@ class GradientAccumulation:
             for part, cut in self._parts(own, segments):
                 with without_autocast(self._squares.device):
                     squares.append(part.squared_norms()[:, 0])
-                    for some in _runs_that_fit(cut, part.entries, self._squares.device):
+                    for some in _segments_at_a_time(cut, part.entries, self._squares.device):
                         tally.add(some, part.weighted_sums(_ranges(some)))
             norms.append(joined(squares, 0).to(self._squares.device))
         rows = [self._rows.setdefault(own.names, len(self._rows)) for own in factors]
@@ -971,9 +1010,9 @@ class GradientAccumulation:
 
     def _add_units(self, factors: Sequence[Factors], segments: list[Segment], span: slice) -> None:
         """A second, weighted sum: each gradient divided by its norm in the layer."""
-        members = self._membership().to(self._squares.device)
-        norms = (members @ self._squares[:, : span.stop]).sqrt()
-        counts = (norms > 0).double() @ self._class_membership[: span.stop]
+        owners = self._group_owners().to(self._squares.device)
+        norms = (owners @ self._squares[:, : span.stop]).sqrt()
+        counts = (norms > 0).double() @ self._class_indicators[: span.stop]
         self._scales.copy_(1.0 / counts.clamp(min=1.0))
         inverse = torch.where(norms > 0, 1.0 / norms, torch.zeros_like(norms))[:, span]
         given = set()
@@ -987,7 +1026,7 @@ class GradientAccumulation:
                 for part, cut in self._parts(own, segments):
                     weights = inverse[row, start : start + len(part)].unsqueeze(1)
                     start += len(part)
-                    for some in _runs_that_fit(cut, part.entries, self._squares.device):
+                    for some in _segments_at_a_time(cut, part.entries, self._squares.device):
                         with without_autocast(self._squares.device):
                             tally.add(some, part.weighted_sums(_ranges(some), weights))
         for key, tally in self._units.items():
@@ -1007,11 +1046,11 @@ class GradientAccumulation:
 
     def sums(self) -> LayerSums:
         """The sums, one row per entry of :attr:`layers`."""
-        members = self._membership()
-        squares = members @ self._squares.cpu()
+        owners = self._group_owners()
+        squares = owners @ self._squares.cpu()
         require_finite_gradients(squares.isfinite().all(0), self._order.tolist())
         membership = target_columns(self._labels, self._classes)
-        by_class, whole = (members[:, : len(self._rows)] @ part for part in self._class_sums())
+        by_class, whole = (owners[:, : len(self._rows)] @ part for part in self._class_sums())
         classes = SetSums.of_groups(membership, squares, by_class)
         one_set = membership.new_ones(len(membership), 1)
         everyone = SetSums.of_groups(one_set, squares, whole.unsqueeze(1))
@@ -1024,16 +1063,10 @@ class GradientAccumulation:
         tallies = [self._tallies[group] for group in self._rows]
         return class_squares(tallies, self._classes), _gathered(tallies, "total_norm").square()
 
-    def _squares_of_weights(self) -> Float[Tensor, " parameters"]:
-        """Squared norms of all parameters, on their device, computed once."""
-        if self._weight_squares is not None:
-            return self._weight_squares
-        parameters = self._recorder.ownership.parameters.values()
-        return squared_norms([value.detach() for value in parameters])
-
     def _weight_norms(self) -> Float[Tensor, " layers"]:
-        found = self._squares_of_weights().tolist()
-        squares = dict(zip(self._recorder.ownership.parameters, found, strict=True))
+        parameters = self._recorder.ownership.parameters
+        found = squared_norms([value.detach() for value in parameters.values()])
+        squares = dict(zip(parameters, found.tolist(), strict=True))
         norms = [
             math.nan if names == (LOGITS,) else math.sqrt(sum(squares[name] for name in names))
             for names in self._layers.values()
@@ -1053,7 +1086,7 @@ class GradientAccumulation:
         return UnitSums(nonzero.double() @ membership, torch.stack(squares), total, mean)
 
 
-def _runs_that_fit(
+def _segments_at_a_time(
     segments: list[Segment], entries: int, device: torch.device
 ) -> Iterator[list[Segment]]:
     """Neighbouring segments whose sums together stay below the limit of the device."""

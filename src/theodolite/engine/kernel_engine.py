@@ -63,7 +63,7 @@ from theodolite.engine.state import require_fixed_mode, without_autocast
 # Output gradients up to this size share one backward pass.
 _FEW_BYTES = {"cpu": 2**25, "cuda": 2**28}
 # On a GPU larger output gradients share a pass too, if a pass of one output has few examples.
-_FILLING_EXAMPLES = 112  # a pass of more examples keeps a GPU busy with one output
+_FILLING_EXAMPLES = 112  # a pass of one output keeps a GPU busy with more examples than this
 _JOINT_EXAMPLES = 512  # examples times outputs of a joint pass, about
 _JOINT_BYTES = 2**30, 2**32  # least and most; between them the plan decides
 
@@ -208,8 +208,8 @@ class KernelEngine:
     ) -> "list[tuple[KernelEngine, Plan]]":
         """Split the layers over several engines if factors of all do not fit for all examples.
 
-        Small blocks would need many short passes. Backward passes of an engine stop at its first
-        layer. Returns only this engine if everything fits, or if no split helps.
+        Small blocks would need many short passes. The backward passes of an engine end at its
+        earliest layer. Returns only this engine if everything fits, or if no split helps.
         """
         plan = self.plan(left, right, symmetric, len(self.layers))
         examples = max(left, right)
@@ -249,9 +249,12 @@ class KernelEngine:
             plan: The plan of every group.
             weights: One number per example of the block and output.
         """
-        count = block.span.stop - block.span.start
         sizes = BlockSizes(
-            count, self.output_count, self.dtype, self.device, min(2**26, 2 * plan.tile_bytes)
+            block.span.stop - block.span.start,
+            self.output_count,
+            self.dtype,
+            self.device,
+            waiting_bytes=min(2**26, 2 * plan.tile_bytes),
         )
         if self.fallback is not None:
             return self._collect_one_by_one(block, plan, sizes, weights)
@@ -270,7 +273,9 @@ class KernelEngine:
             run = self.recorder.run(batch, examples=range(first, first + len(batch)))
             check = self.recorder.check
             row_weights = check.row_weights(run, first)
-            _add_run(self.recorder, collectors, plan, run, rows, row_weights, weights is not None)
+            _add_passes(
+                self.recorder, collectors, plan, run, rows, row_weights, weights is not None
+            )
             if row_weights is not None:
                 checked_batches.append(check.checked_batch(self.recorder, run, batch, first))
             if weights is not None:
@@ -319,11 +324,20 @@ class KernelEngine:
         return Collected(block.span, [*factors], torch.cat(rows), total)
 
     def fill(
-        self, layer: str, left: Collected, right: Collected, block: KernelBlock, plan: Plan
+        self, layer: str, left: Collected, right: Collected | None, block: KernelBlock, plan: Plan
     ) -> None:
-        """Overwrite a block with the kernel of one layer."""
-        symmetric = left is right
-        contraction = self.contraction(plan, layer, len(left.outputs), symmetric)
+        """Overwrite a block with the kernel of one layer.
+
+        Args:
+            layer: The layer.
+            left: Factors of the first side.
+            right: Factors of the second side; None for a symmetric block.
+            block: The block.
+            plan: The plan of every group.
+        """
+        symmetric = right is None
+        right = left if right is None else right
+        contraction = self._contraction_for(plan, layer, len(left.outputs), symmetric)
         indices = self.group_indices(layer)
         if not indices:
             block.values.zero_()
@@ -336,10 +350,13 @@ class KernelEngine:
             exact = self.device.type == "cuda" and "positions" not in routes
             block.mirror(contraction.stripe_size, symmetrize=not exact)
 
-    def contraction(self, plan: Plan, layer: str, examples: int, symmetric: bool) -> Contraction:
-        """The contraction for a layer. A symmetric block is computed in stripes of columns.
+    def _contraction_for(
+        self, plan: Plan, layer: str, examples: int, symmetric: bool
+    ) -> Contraction:
+        """The contraction of a layer, with a size of stripes for symmetric blocks.
 
-        Each stripe ends at the diagonal, so more stripes save more work; fewer are larger products.
+        A stripe of columns ends at the diagonal: more stripes save more work, fewer are larger
+        products.
         """
         groups = [plan.group_plans[index] for index in self.group_indices(layer)]
         heaviest = max(groups, key=lambda group_plan: group_plan.cost, default=None)
@@ -420,7 +437,7 @@ def _restricted(ownership: Ownership) -> Ownership:
     return replace(ownership, parameters=parameters)
 
 
-def _add_run(
+def _add_passes(
     recorder: ModelRecorder,
     collectors: list[Collector],
     plan: Plan,
@@ -436,7 +453,7 @@ def _add_run(
     wanted = frozenset(index for collector in collectors for index in collector.group.uses)
     size = _outputs_per_pass(plan, run)
     at_once = row_weights if size == run.outputs.shape[1] else None
-    joint = _joint(recorder, collectors, run, size, wanted, at_once)
+    joint = _add_joint_passes(recorder, collectors, run, size, wanted, at_once)
     if row_weights is not None and not (joint and at_once):
         check_rows(recorder, run, row_weights)
     if not joint:
@@ -448,7 +465,7 @@ def _add_run(
         collector.end()
 
 
-def _joint(
+def _add_joint_passes(
     recorder: ModelRecorder,
     collectors: list[Collector],
     run: ForwardRun,
@@ -506,8 +523,8 @@ def _outputs_per_pass(plan: Plan, run: ForwardRun) -> int:
         return 1
     limit = min(max(_JOINT_BYTES[0], plan.predicted_bytes), _JOINT_BYTES[1])
     size = min(-(-_JOINT_EXAMPLES // n), limit * count // run.output_grad_bytes)
-    groups = -(-count // max(1, min(count, size)))
-    return -(-count // groups)  # groups of equal size
+    passes = -(-count // max(1, min(count, size)))
+    return -(-count // passes)  # about equally many each
 
 
 def _require_same_calls(plan: Plan, run: ForwardRun) -> None:

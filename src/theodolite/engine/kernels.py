@@ -399,7 +399,7 @@ def _fill(
             store.fill_and_release(left)
             break
         if other is None:
-            store.fill(left, left)
+            store.fill(left, None)
         for columns in (data if other is None else other).blocks(plan.block_size, plan.batch_size):
             if other is None and columns.span.start <= block.span.start:
                 continue
@@ -451,10 +451,10 @@ class _KernelStore:
             self.kernels[layer] = empty
         return KernelBlock(self.kernels[layer], engine.mode)
 
-    def fill(self, left: Collected, right: Collected) -> None:
-        """Fill one block of every kernel."""
+    def fill(self, left: Collected, right: Collected | None) -> None:
+        """Fill one block of every kernel; without a second side one on the diagonal."""
         for layer in self._engine.layers:
-            block = self._block(layer).part(left.span, right.span)
+            block = self._block(layer).part(left.span, (right or left).span)
             self._engine.fill(layer, left, right, block, self._plan)
             self._counter.done(f"layer {layer}")
 
@@ -463,7 +463,7 @@ class _KernelStore:
         engine = self._engine
         waiting = Counter(index for layer in engine.layers for index in engine.group_indices(layer))
         for layer in engine.layers:
-            engine.fill(layer, collected, collected, self._block(layer), self._plan)
+            engine.fill(layer, collected, None, self._block(layer), self._plan)
             self._counter.done(f"layer {layer}")
             for index in engine.group_indices(layer):
                 waiting[index] -= 1

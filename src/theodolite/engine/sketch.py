@@ -504,7 +504,9 @@ def _stream(
                     entry.add(J, slice(start + rows.start, start + rows.stop))
         if not kernels:
             continue
-        _add_blocks(engine, plan, left, left, kernels)
+        _add_blocks(engine, plan, left, None, kernels)
+        # These passes repeat earlier ones. Their blocks are compared with autograd all together:
+        # the quadratic form of the labels in the whole kernel must be the norm of `total`.
         for columns in data.blocks(plan.block_size, plan.batch_size):
             if columns.span.start > block.span.start:
                 _add_blocks(engine, plan, left, engine.collect(columns, plan), kernels)
@@ -515,14 +517,14 @@ def _add_blocks(
     engine: KernelEngine,
     plan: Plan,
     left: Collected,
-    right: Collected,
+    right: Collected | None,
     moments: dict[str, KernelMoments],
 ) -> None:
     """Add one block of every layer's kernel to its sums; the blocks share one buffer."""
-    c = engine.output_count
-    shape = kernel_shape("full", len(left.outputs), len(right.outputs), c)
+    c, sides = engine.output_count, (left, right or left)
+    shape = kernel_shape("full", len(left.outputs), len(sides[1].outputs), c)
     block = KernelBlock(torch.empty(shape, dtype=engine.dtype, device=engine.device), "full")
-    rows, columns = (slice(side.span.start * c, side.span.stop * c) for side in (left, right))
+    rows, columns = (slice(side.span.start * c, side.span.stop * c) for side in sides)
     for layer, entry in moments.items():
         engine.fill(layer, left, right, block, plan)
         entry.add(block.matrices()[0], rows, columns)
