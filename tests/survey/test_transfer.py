@@ -234,6 +234,7 @@ def test_a_model_that_does_not_fit_is_named_and_the_others_are_ranked():
     found = th.transfer({"good": good(), "narrow": nn.Linear(3, 2)}, task(60))
     assert found.names == ["good"]
     assert "expected 3 features" in found.problems["narrow"]
+    assert found.record.contents["problem_notes"] == {"narrow": Note.REFUSED}
     assert "not measured" in found.summary()
     assert found.to_frame()["problem"].notna().tolist() == [False, True]
 

@@ -74,6 +74,7 @@ def test_a_job_that_always_kills_its_worker_is_given_up(tmp_path):
     failures = run_in_processes(task, range(2), quiet, workers=2, report=quiet)
     assert 0 in [failure.job for failure in failures]
     assert all("died 3 times" in failure.reason for failure in failures)
+    assert all(failure.kind is None for failure in failures)
 
 
 INTERRUPTED = """

@@ -39,9 +39,9 @@ def test_a_killed_worker_is_retried_once_and_then_reported(address, tmp_path):
     )
     assert (tmp_path / "killed-1").exists()
     assert sorted(kept) == [(job, f"outcome {job}") for job in (0, 1, 2, 5)]
-    assert [(failure.job, failure.reason) for failure in failures] == [
-        (3, "ValueError: job 3 is wrong"),
-        (4, "its worker process died 2 times (killed, or out of memory)"),
+    assert [(failure.job, failure.reason, failure.kind) for failure in failures] == [
+        (3, "ValueError: job 3 is wrong", ValueError),
+        (4, "its worker process died 2 times (killed, or out of memory)", None),
     ]
     assert done(tmp_path) == [0, 1, 2, 5]
     assert not ray.is_initialized()

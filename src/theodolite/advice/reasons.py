@@ -20,6 +20,7 @@ __all__ = [
     "UNREADABLE",
     "Reason",
     "about_positions",
+    "error_kind",
     "failure",
     "missing_in",
     "not_measured",
@@ -209,8 +210,14 @@ def failure(error: Exception) -> Reason:
         >>> failure(KeyError("logits"))
         "KeyError: 'logits'"
     """
-    note = next((note for kind, note in _ERRORS if isinstance(error, kind)), Note.UNEXPECTED)
-    return reason(note, type=type(error).__name__, message=str(error))
+    return reason(error_kind(type(error)), type=type(error).__name__, message=str(error))
+
+
+def error_kind(kind: type[BaseException] | None) -> Note:
+    """The kind of reason for a class of errors; None means that a process died."""
+    if kind is None:
+        return Note.PROCESS_LOST
+    return next((note for known, note in _ERRORS if issubclass(kind, known)), Note.UNEXPECTED)
 
 
 def noted(contents: Mapping[str, Any]) -> list[str]:

@@ -149,6 +149,7 @@ _TRANSFER = _ANYTHING | {
         },
     ),
     "problems": _Each(dict, _TEXT),
+    "problem_notes?": _Each(dict, _TEXT),
     "notes": _NOTES,
 }
 _CURVE_PARTS = {

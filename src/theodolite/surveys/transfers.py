@@ -25,7 +25,7 @@ from theodolite.advice import (
     tied,
     transfer_answers,
 )
-from theodolite.advice.reasons import Reason, reason
+from theodolite.advice.reasons import Reason, error_kind, reason
 from theodolite.checks import require_count, require_positive, size_in_bytes
 from theodolite.engine import (
     Batch,
@@ -68,7 +68,7 @@ from theodolite.surveys.transfer_sources import (
     own_name,
     unmatched,
 )
-from theodolite.sweeps import RayResources, Report, run_in_processes, run_on_ray
+from theodolite.sweeps import Failure, RayResources, Report, run_in_processes, run_on_ray
 from theodolite.theory.learning import LearningCurve
 
 __all__ = ["TransferOptions", "transfer"]
@@ -250,13 +250,12 @@ def transfer(
         failures = run_on_ray(work, waiting, keep, resources=ray, report=report) if waiting else []
     else:
         failures = run_in_processes(work, waiting, keep, workers=workers, report=report)
-    problems = {failure.job[0]: failure.reason for failure in failures}
     if not kept:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in problems.items())
+        reasons = "; ".join(f"{failure.job[0]}: {failure.reason}" for failure in failures)
         raise DomainError(
             f"models: expected at least one that can be measured, got none: {reasons}"
         )
-    result = Transfer(_joined(sources, kept, problems, probe, chosen, notes))
+    result = Transfer(_joined(sources, kept, failures, probe, chosen, notes))
     return result if store is None else store.finish(result)
 
 
@@ -676,7 +675,7 @@ def _numbers(found: LeaveOneOut) -> dict[str, float]:
 def _joined(
     sources: Mapping[str, Source],
     kept: Mapping[str, Record],
-    problems: Mapping[str, str],
+    failures: Sequence[Failure],
     probe: Probe,
     options: TransferOptions,
     notes: list[Reason],
@@ -719,7 +718,8 @@ def _joined(
         },
         "models": [dict(kept[name].contents) for name in order],
         "ties": tied(candidates),
-        "problems": dict(problems),
+        "problems": {failure.job[0]: failure.reason for failure in failures},
+        "problem_notes": {f.job[0]: error_kind(f.kind).value for f in failures},
         "notes": [n.to_entry() for n in (*notes, *choosing_notes(candidates, points=classes))],
         "versions": versions(),
     }

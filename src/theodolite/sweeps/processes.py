@@ -16,7 +16,9 @@ from multiprocessing import resource_tracker
 from multiprocessing.managers import SyncManager
 from typing import Any
 
-__all__ = ["Failure", "Keep", "Report", "Work", "reason_of", "run_in_processes"]
+from theodolite import errors
+
+__all__ = ["Failure", "Keep", "Report", "Work", "run_in_processes"]
 
 Report = Callable[[float, str], None]  # (finished share, text)
 Work = Callable[[Any, Report], Any]  # (job, report) -> outcome; picklable
@@ -32,15 +34,24 @@ _working = _stopped = False
 
 @dataclass(frozen=True)
 class Failure:
-    """A job that raised, or whose worker died every time."""
+    """A job that raised, or whose worker died every time.
+
+    Args:
+        job: the job.
+        reason: why it failed, in one line.
+        kind: class of the error, of this library or of Python, so that every process knows it;
+            None if the worker died.
+    """
 
     job: Any
     reason: str
+    kind: type[BaseException] | None = None
 
-
-def reason_of(error: BaseException) -> str:
-    """The error in one line."""
-    return f"{type(error).__name__}: {error}"
+    @classmethod
+    def of(cls, job: Any, error: BaseException) -> "Failure":
+        """A job that raised an error."""
+        known = (k for k in type(error).__mro__ if k.__module__ in ("builtins", errors.__name__))
+        return cls(job, f"{type(error).__name__}: {error}", next(known))
 
 
 def run_in_processes(
@@ -94,7 +105,7 @@ def _run_here(work: Work, jobs: Sequence[Any], keep: Keep, report: Report) -> li
         try:
             outcome = work(job, partial(_report_within, report, (index, len(jobs))))
         except Exception as error:
-            failures.append(Failure(job, reason_of(error)))
+            failures.append(Failure.of(job, error))
         else:
             keep(job, outcome)
         report((index + 1) / len(jobs), "")
@@ -130,7 +141,7 @@ def _run_once(
                     if isinstance(error, BrokenProcessPool):
                         lost.append(index)
                     elif error is not None:
-                        failures[index] = Failure(batch.jobs[index], reason_of(error))
+                        failures[index] = Failure.of(batch.jobs[index], error)
                     else:
                         batch.keep(batch.jobs[index], future.result())
         except BaseException:  # Ctrl-C, or ``keep`` failed: stop the other runs

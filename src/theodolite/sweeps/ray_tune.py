@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.errors import StudyError
-from theodolite.sweeps.processes import Failure, Keep, Report, Work, reason_of
+from theodolite.sweeps.processes import Failure, Keep, Report, Work
 
 __all__ = ["RayResources", "run_on_ray"]
 
@@ -101,7 +101,8 @@ def _trial(config: Mapping[str, Any], work: Work, jobs: Sequence[Any], inbox: An
     try:
         message = ("done", index, work(jobs[index], report))
     except Exception as error:
-        message = ("failed", index, reason_of(error))
+        failed = Failure.of(None, error)
+        message = ("failed", index, (failed.reason, failed.kind))
     ray.get(inbox.put.remote(message))
 
 
@@ -132,7 +133,8 @@ class _Collector:
     def __init__(self, inbox: Any, jobs: Sequence[Any], keep: Keep, report: Report) -> None:
         self._inbox, self._jobs, self._keep, self._report = inbox, jobs, keep, report
         self._shares = [0.0] * len(jobs)
-        self._outcomes: dict[int, str | None] = {}  # reason of a failure, or None
+        # Reason and kind of a failure, or None.
+        self._outcomes: dict[int, tuple[str, type[BaseException] | None] | None] = {}
         self._error: Exception | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._listen, daemon=True)
@@ -150,8 +152,8 @@ class _Collector:
     def failures(self) -> list[Failure]:
         """Jobs that failed or never returned."""
         lost = f"its worker process died {_RETRIES + 1} times (killed, or out of memory)"
-        reasons = {index: self._outcomes.get(index, lost) for index in range(len(self._jobs))}
-        return [Failure(self._jobs[k], why) for k, why in reasons.items() if why is not None]
+        found = {index: self._outcomes.get(index, (lost, None)) for index in range(len(self._jobs))}
+        return [Failure(self._jobs[k], *why) for k, why in found.items() if why is not None]
 
     def _listen(self) -> None:
         try:
