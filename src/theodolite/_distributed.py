@@ -69,8 +69,8 @@ class Processes:
         found = distributed.group.WORLD if isinstance(group, str) else group
         if distributed.get_rank(found) < 0:
             raise DomainError(
-                "group: expected a group that this process belongs to, got one of others; call "
-                "it in the processes of the group only"
+                "group: expected a group that this process belongs to, got a group without it; "
+                "make the call only in processes of the group"
             )
         return cls(found) if distributed.get_world_size(found) > 1 else ALONE
 

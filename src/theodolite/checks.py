@@ -63,7 +63,7 @@ def require_same_length(**tensors: Tensor) -> None:
     lengths = {name: len(tensor) for name, tensor in tensors.items()}
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-        raise ShapeError(f"expected one row per example in each of them, but {listed}")
+        raise ShapeError(f"expected one row per example in every argument, but {listed}")
 
 
 def require_same_shape(**tensors: Tensor) -> None:
@@ -105,7 +105,7 @@ def require_nonnegative(**tensors: Tensor) -> None:
             first = tuple(int(index) for index in negative.nonzero()[0])
             raise DomainError(
                 f"{name}: expected numbers of at least 0, got {tensor[first].item()} at index "
-                f"{first}; where it is rounding, clamp(min=0) first"
+                f"{first}; if rounding is the cause, call clamp(min=0) first"
             )
 
 

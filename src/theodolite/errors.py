@@ -96,9 +96,14 @@ class UnknownNameError(TheodoliteError, LookupError):
     """A name that does not exist; the message has the nearest existing names, then a hint."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
-        names = list(known)
-        near = get_close_matches(name, names, n=3, cutoff=0.4) or names[:8]
-        listed = ", ".join(repr(item) for item in near) or "none"
-        more = "" if len(near) == len(names) else f" (of {len(names)})"
-        super().__init__(f"unknown {kind} {name!r}; did you mean one of {listed}{more}?{hint}")
+        names = [item for item in known if item]
+        near = get_close_matches(name, names, n=3, cutoff=0.4)
+        listed = [repr(item) for item in near or names[:8]]
+        if near:
+            *others, last = listed
+            advice = f"did you mean {', '.join(others)}{' or ' * bool(others)}{last}?"
+        else:
+            more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+            advice = f"expected one of {', '.join(listed) or 'none'}{more}{'.' * bool(hint)}"
+        super().__init__(f"unknown {kind} {name!r}; {advice}{hint}")
         self.name = name

@@ -33,8 +33,8 @@ def test_forecasts_that_are_lower_bounds_are_named():
 def test_a_ranking_by_size_is_told_so():
     notes = choosing_notes([entry("a", 0.1, 30), entry("b", 0.2, 20), entry("c", 0.3, 10)])
     assert notes == [
-        "The ranking equals the ranking by number of parameters, largest first. For these models "
-        "it adds nothing to their size."
+        "The ranking equals the ranking by number of parameters, largest first. For these "
+        "models you would get the same order without measuring."
     ]
 
 

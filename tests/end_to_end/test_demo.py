@@ -48,7 +48,9 @@ def test_a_network_that_fails_is_a_sentence(tmp_path, monkeypatch):
         raise MemoryError("no room")
 
     monkeypatch.setattr("theodolite.cli.networks.watch_network", fails)
-    with pytest.raises(StudyError, match="no result of CNN: MemoryError: no room; true labels: "):
+    with pytest.raises(
+        StudyError, match="could not be trained: CNN: MemoryError: no room; true labels: "
+    ):
         tell_story(SMALL, tmp_path, lambda *_: None, workers=1)
 
 

@@ -56,7 +56,7 @@ def written(path, text):
         ("net.py:", "expected FILE.py:CALLABLE"),
         ("missing.py:Net", "there is no such file"),
         ("no.such.module:net", "there is no module 'no.such.module'"),
-        ("tests.networks:mpl", "did you mean one of 'mlp'"),
+        ("tests.networks:mpl", "did you mean 'mlp'"),
         (MLP, "pass its arguments as --arg"),
         ("tests.networks:ACTIVATIONS", "expected a callable, got dict"),
         ("hf:/no/such/folder", "transformers could not load it"),
@@ -104,7 +104,7 @@ def test_files_that_do_not_give_a_model(tmp_path, data, code, part):
     ("word", "part"),
     [
         ("no-such-file.npz", "found no such file"),
-        ("digitz", "did you mean one of 'digits'"),
+        ("digitz", "did you mean 'digits'"),
         (__file__, "expected an .npz file or a folder"),
     ],
     ids=["file", "name", "kind"],
@@ -170,7 +170,7 @@ def test_unknown_layer(data, folder):
 
 def test_unknown_family(data, folder):
     said = refused("survey", MLP, data, *SIZES, "--family", "tangents", "-o", folder)
-    assert "did you mean one of 'tangent'" in said
+    assert "did you mean 'tangent'" in said
 
 
 def test_labels_out_of_range(data):

@@ -411,7 +411,7 @@ def test_a_file_without_a_digest_says_so():
 
 def test_what_the_time_limit_cut_is_on_the_page():
     run = survey_run(name="net")
-    cut = "32 of 600 examples for gradient, to end within 30 s; seconds=None uses all"
+    cut = "To end within 30 s, the survey used 32 of 600 examples for gradient"
     record = replace(run.head, contents={**run.head.contents, "cut": cut})
     assert f"<li>{cut}.</li>" in page_html([Run("net", record, (record,))])
     assert f"net: {cut}." in page_html([Run("net", record, (record,)), survey_run(name="b")])

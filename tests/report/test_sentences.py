@@ -58,10 +58,10 @@ def test_a_number_of_the_kernel_family_names_its_layer():
 def test_chance_is_counted_in_its_own_standard_deviations():
     more = {"null_mean": 0.1, "null_sd": 0.05}
     group = group_with("kernel", "cka_target", [0.15, 0.19, 0.21, 0.5], **more)
-    assert "2 of 4 layers beyond chance" in family_sentence(group, "kernel")
+    assert "more aligned than chance in 2 of 4 layers" in family_sentence(group, "kernel")
     more = {"null_mean": 1.0, "null_sd": 0.1}
     group = group_with("covariance", "relative_misalignment", [0.7, 0.9, 1.5], **more)
-    assert "1 of 3 layers beyond chance" in family_sentence(group, "covariance")
+    assert "more aligned than chance in 1 of 3 layers" in family_sentence(group, "covariance")
 
 
 def test_a_layer_within_chance_is_not_singled_out():
@@ -70,7 +70,7 @@ def test_a_layer_within_chance_is_not_singled_out():
     for runs in ([run], [run, replace(run, name="other")]):
         text = family_sentence(groups_of(runs, 60)[0], "covariance")
         assert "eights of l0 are 30 % less misaligned" in text
-        assert "1 of 2 layers beyond chance" in text
+        assert "more aligned than chance in 1 of 2 layers" in text
 
 
 def test_a_second_run_is_compared_layer_by_layer():

@@ -54,7 +54,7 @@ def test_training_examples_alone_decide_nothing(fitted):
     report = th.survey(model, data, held_out=data, **SOME)
     answer = report.answers[0]
     assert answer.certainty == "undecided"
-    assert answer.text.startswith("Undecided: none of the 160 held-out examples can judge")
+    assert answer.text.startswith("Undecided: none of the 160 held-out examples can be used")
     assert "not among the training examples" in answer.advice
     assert "copies of training examples" in report.summary()
     assert all(a.certainty != "clear" for a in report.answers)

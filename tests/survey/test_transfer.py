@@ -185,7 +185,7 @@ def test_numbers_of_labels_are_checked_first():
 def test_layers_are_chosen_by_the_names_they_have_in_the_model():
     found = th.transfer(good(), task(), layers=["body"], tangent=False)
     assert list(found.layers()["name"]) == ["body"]
-    with pytest.raises(DomainError, match="unknown layer 'bod'; did you mean one of 'body'"):
+    with pytest.raises(DomainError, match="unknown layer 'bod'; did you mean 'body'"):
         th.transfer(good(), task(), layers=["bod"], tangent=False)
 
 

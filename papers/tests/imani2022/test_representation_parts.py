@@ -155,7 +155,7 @@ def test_imagenet_asks_for_its_halves_and_knows_its_network(made_imagenet):
     split = ImageNetSplit(per_class=5, size=32)
     with pytest.raises(DataError, match=r"natural\.txt"):
         image_sources(split, Trial(0), bias=True, targets=made_imagenet)
-    with pytest.raises(UnknownNameError, match="did you mean one of 'resnet18'"):
+    with pytest.raises(UnknownNameError, match="did you mean 'resnet18'"):
         image_sources(split, Trial(0), "resnet", bias=True, targets=made_imagenet)
 
 

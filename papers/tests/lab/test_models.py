@@ -243,7 +243,7 @@ def test_activations_compute_what_they_say():
     [
         (lambda: models.mlp([4]), ShapeError, "input and output width"),
         (lambda: models.mlp([4, 0, 2]), DomainError, "at least 1, got 0"),
-        (lambda: models.mlp([4, 2, 2], "rleu"), UnknownNameError, "did you mean one of .*'relu'"),
+        (lambda: models.mlp([4, 2, 2], "rleu"), UnknownNameError, "did you mean .*'relu'"),
         (lambda: models.wide_resnet(depth=27), DomainError, "6 N [+] 4 .* got 27"),
         (lambda: interventions.init_weight_(torch.empty(3), "he"), ShapeError, "at least 2 axes"),
         (lambda: models.ntk_mlp([4, 2], variance=-1.0), DomainError, "variance"),

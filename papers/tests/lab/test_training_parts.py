@@ -174,7 +174,7 @@ def test_recipes_from_mappings():
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"epoch": 3}, UnknownNameError, "did you mean one of 'epochs'"),
+        ({"epoch": 3}, UnknownNameError, "did you mean 'epochs'"),
         ({"loss": "sofmax", "epochs": 1}, UnknownNameError, "softmax"),
         ({"loss": {"name": "hinge", "margn": 1}, "epochs": 1}, UnknownNameError, "margin"),
         ({"stop": 3, "epochs": 1}, DomainError, "table"),

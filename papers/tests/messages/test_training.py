@@ -50,7 +50,7 @@ from theodolite_papers.lab.training import Recipe, Stop, recipe_from_mapping, tr
                 nn.Linear(2, 2), (torch.ones(3, 2), torch.zeros(2).long()), Recipe(epochs=1)
             ),
             ShapeError,
-            "expected one row per example in each of them, but data[0] has 3, data[1] has 2",
+            "expected one row per example in every argument, but data[0] has 3, data[1] has 2",
         ),
     ],
     ids=["optimizer", "schedule", "loss", "length", "log", "stop", "type", "model", "rows"],

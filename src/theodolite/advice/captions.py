@@ -45,7 +45,7 @@ def family_sentence(group: Group, family: str, step: int | None = None) -> str:
     text = _DESCRIPTIONS[family](beyond if beyond and family == "covariance" else values)
     if scores:
         read = " with enough filters" if family == "covariance" and moment.unreadable else ""
-        text += f"; {_share(len(beyond), len(scores))}{read} beyond chance"
+        text += f"; more aligned than chance in {_share(len(beyond), len(scores))}{read}"
     if len(group.runs) == 1:
         text += _since_start(run, step, family) + _dated(run, moment, step)
     parts = [text, *_other_runs(group, run, family, measure, step)]

@@ -218,7 +218,7 @@ def _model_answer(contents: Mapping[str, Any], classes: bool, few: bool) -> Answ
     forecast = best["forecast"]
     span = _span(forecast["low"], forecast["high"], classes)
     reach = f"{_shown(forecast['value'], classes)} ({span})"
-    error = f"Leave-one-out error {best['error']:.2f}"
+    error = f"Leave-one-out error {best['error']:.2f} for {best['name']}"
     others = [model for model in models[1:] if model["name"] not in ties]
     if len(models) > 1:
         error += f", {models[1]['error']:.2f} for {models[1]['name']}"
@@ -260,7 +260,7 @@ def _layer_answer(best: Mapping[str, Any], classes: bool, few: bool) -> Answer |
     if chosen is not last:
         text = f"{head} {reach}, after the last layer {_shown(last[measure], classes)}."
         if not apart:
-            text += " The difference is within the interval."
+            text += " This difference may be chance."
             finding, sure = "layers-alike", "undecided"
     certainty: Certainty = "undecided" if sure == "undecided" or few else "likely"
     return Answer("layer", text, certainty, evidence, finding=finding)

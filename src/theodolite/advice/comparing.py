@@ -137,7 +137,7 @@ def _apart(a: _Profile, b: _Profile, layer: str) -> tuple[Certainty, str]:
     if deviations <= CHANCE:
         sure = "undecided"
     shown = f"{deviations:.{1 if deviations < CLEAR else 0}f}"
-    return sure, f"the difference is {shown} standard deviations at chance level"
+    return sure, f"the difference is {shown} times its standard deviation at chance level"
 
 
 def _task(group: Group, pairs: Sequence["_Pair"], step: int | None) -> Answer | None:
@@ -286,7 +286,7 @@ def _next(group: Group, pairs: Sequence[_Pair], step: int | None) -> Answer:
         _, b, layer = max(gaps, key=lambda item: item[0])
         names = [f"“{plain(p.run.name)}” {shown(p.values[layer])}" for p in (a, b)]
         text = (
-            f"Look at {layer_words(layer)} first: two runs differ most there in {a.heading},"
+            f"Look at {layer_words(layer)} first: the runs differ most there in {a.heading},"
             f" {' and '.join(names)}."
         )
     evidence = (f"lines-{a.family}", a.figure, f"steps-{a.figure}")

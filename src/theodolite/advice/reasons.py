@@ -102,7 +102,8 @@ _WORDS: Mapping[Note, str] = {
     " other: left out",
     Note.HELD_OUT_CLASSES: "{count} held-out examples have classes that the training data do not"
     " have: left out",
-    Note.CUT: "{parts}, to end within {limit:g} s; seconds=None uses all",
+    Note.CUT: "To end within {limit:g} s, the survey used {parts}; seconds=None (--seconds 0) uses"
+    " all",
     # models for a new task
     Note.SINGLE_CLASSES: "{alone} of {classes} classes have a single example. Each counts as wrong"
     " for every model, because no other example can teach it.",
@@ -128,7 +129,7 @@ _WORDS: Mapping[Note, str] = {
     " first.",
     Note.ONE_SIZE: "All models have the same size, so a ranking by size is not possible.",
     Note.ORDER_OF_SIZE: "The ranking equals the ranking by number of parameters, largest first. For"
-    " these models it adds nothing to their size.",
+    " these models you would get the same order without measuring.",
     Note.LARGEST_FIRST: "The ranking by size also starts with {largest}; below the first place the"
     " two rankings differ (Kendall's tau {tau:.2f}).",
     Note.LARGEST_NOT_FIRST: "The ranking by size starts with {largest}, whose forecast is"
@@ -256,7 +257,7 @@ def not_shown(title: str, why: str) -> str:
 
 def missing_in(heading: str, where: str, why: str) -> str:
     """A number that is missing in some layers, with the reason."""
-    return f"{heading[0].upper()}{heading[1:]} in {where}: {why.rstrip('.')}."
+    return f"{heading[0].upper()}{heading[1:]} is undefined in {where}: {why.rstrip('.')}."
 
 
 def about_positions(

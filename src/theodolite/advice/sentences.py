@@ -184,7 +184,9 @@ def _carry_over(finding: CarryOver) -> Answer:
         evidence += f"; a linear probe separates held-out from training inputs: {share}"
         evidence += " (chance 50 %)"
     if finding.left_out:
-        evidence += f"; {finding.left_out} others left out: copies, or classes without training"
+        evidence += (
+            f"; {finding.left_out} others left out: copies, or of classes without training examples"
+        )
     if finding.wrong_labels:
         evidence += f"; {percent(finding.wrong_labels)} of the training labels are wrong"
     advice = _ALIKE if shifted else _after_carry_over(finding, others)
@@ -280,19 +282,15 @@ def _fit_on_training(finding: FitOnTraining) -> Answer:
         )
         evidence = f"the network's accuracy: {fits}"
         return Answer("task", text, undecided, evidence, _DECIDE, "undecided", _PROBES)
-    reason = ""
-    if finding.inputs is InputFinding.PREDICT_PART:
-        assert seen is not None
-        part = percent(seen.share(seen.inputs))
-        reason = f", but only {part} of this fit is predictable from other examples' inputs"
     text = (
-        f"Undecided without held-out data: the network fits its examples ({_value(train)}){reason}."
+        f"Undecided without held-out data: the network fits its examples ({_value(train)}), but "
+        f"{_why_undecided(finding)}."
     )
     advice = _DECIDE
     if finding.left_out:
         text = (
-            f"Undecided: none of the {finding.left_out} held-out examples can judge this fit. They "
-            "are copies of other examples, or of classes without training examples."
+            f"Undecided: none of the {finding.left_out} held-out examples can be used. They are "
+            "copies of other examples, or of classes without training examples."
         )
         advice = "Pass `held_out=` examples that are not among the training examples."
     evidence = f"measured on {train.n} examples that it may have been trained on{_chance(train)}"
@@ -304,6 +302,25 @@ def _fit_on_training(finding: FitOnTraining) -> Answer:
         number = f"{finding.input_r2:.2f}".replace("-", "−")
         evidence += f"; leave-one-out R² of a linear model on raw inputs: {number}"
     return Answer("task", text, undecided, evidence, advice, "undecided", _PROBES)
+
+
+def _why_undecided(finding: FitOnTraining) -> str:
+    """Why the raw inputs decide nothing about a fit."""
+    seen = finding.evidence
+    if finding.train.measure not in ("accuracy", "balanced_accuracy"):
+        return "without held-out data only classification with one label can be judged"
+    if seen is None:
+        return "nothing was predicted from the raw inputs"
+    if finding.inputs is InputFinding.PREDICT_PART:
+        part = percent(seen.share(seen.inputs))
+        return f"only {part} of this fit is predictable from other examples' inputs"
+    if finding.inputs is InputFinding.BELOW_CHANCE:
+        return "predictions from other examples' inputs are no better than chance"
+    if finding.inputs is InputFinding.FIRST_LAYER_SCRAMBLES:
+        return "features of the first layer predict less than half of what the raw inputs predict"
+    if finding.repeated > REPEATED:
+        return "copies among the examples make predictions from other examples meaningless"
+    return "these examples are too few to predict the fit from the inputs"
 
 
 def _held_out_fit(finding: HeldOutFit) -> Answer:

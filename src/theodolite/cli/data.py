@@ -139,7 +139,7 @@ def resolve_device(name: str | None) -> torch.device:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise CommandError(
-            f"--device: expected cpu, or cuda if this machine has a GPU, got {name!r}; it "
+            f"--device: expected cpu, or cuda if this machine has a GPU, got {name!r}, which "
             "cannot be used here"
         ) from error
     return device

@@ -115,7 +115,9 @@ def tell_story(
     failures = run_in_processes(train, jobs, keep, workers=workers, report=tell)
     if failures:
         reasons = "; ".join(f"{failure.job}: {failure.reason}" for failure in failures)
-        raise StudyError(f"expected three trained networks, got no result of {reasons}")
+        raise StudyError(
+            f"expected three trained networks, but these could not be trained: {reasons}"
+        )
     show(1.0, "writing the reports")
     histories = {
         called: history for name in NETWORKS for called, history in watched[name].histories.items()

@@ -175,6 +175,9 @@ def _sources(words: list[str]) -> dict[str, str]:
         if not name or not model:
             raise CommandError(f"MODEL: expected MODEL or NAME=MODEL, got {word!r}")
         if name in found:
-            raise CommandError(f"MODEL: expected each name once, got {name!r} twice; NAME=MODEL")
+            raise CommandError(
+                f"MODEL: expected each name once, got {name!r} twice; give another name with "
+                "NAME=MODEL"
+            )
         found[name] = model
     return found

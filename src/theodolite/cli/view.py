@@ -67,6 +67,12 @@ def _write_report(folders: Sequence[Path], output: Path | None) -> Path:
 
     found = _saved_results(folders)
     results = list(found.values())
+    if len({type(result) for result in results}) > 1:
+        kinds = ", ".join(f"{path} ({type(result).__name__})" for path, result in found.items())
+        raise CommandError(
+            f"DIR: expected results of one kind to compare, got {kinds}; name surveys only or "
+            "histories only, or pass the folder above them with --gallery"
+        )
     for path, result in found.items():
         typer.echo(f"{path}\n{result.summary()}\n")
     shown = results[0] if len(results) == 1 else compare(*results)

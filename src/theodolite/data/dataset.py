@@ -170,7 +170,7 @@ def disjoint_rows(
         wanted = " + ".join(map(str, sizes))
         raise DomainError(
             f"sizes: expected at most {total} examples in all, got {wanted} = {sum(sizes)}; "
-            "disjoint samples need that many"
+            "disjoint samples cannot have more examples than the data"
         )
     order = torch.randperm(total, generator=generator)
     return list(torch.split(order[: sum(sizes)], list(sizes)))

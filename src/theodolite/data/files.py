@@ -328,8 +328,8 @@ def _files(folder: Path) -> list[Path]:
     files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in _SUFFIXES)
     if not files:
         raise DataError(
-            f"{folder}: expected images ({', '.join(_SUFFIXES)}), found none; "
-            "every class needs at least one"
+            f"{folder}: expected images ({', '.join(_SUFFIXES)}), found none; every sub-folder is "
+            "a class and needs at least one image"
         )
     return files
 

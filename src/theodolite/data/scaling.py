@@ -151,7 +151,10 @@ def pixel_standardizer(training: Num[Tensor, "n *shape"]) -> Callable[[Tensor], 
     squares = sum((chunk.double() - mean).square().sum().item() for chunk in chunks)
     std = sqrt(squares / training.numel())
     if std == 0:
-        raise DomainError("training: expected inputs that differ, got equal ones: no scale to fit")
+        raise DomainError(
+            "training: expected inputs that differ, got equal ones; a scaling cannot be fitted to "
+            "them"
+        )
 
     def standardize(inputs: Tensor) -> Tensor:
         values = _floating(inputs)

@@ -210,7 +210,10 @@ def single_batch(data: Any, **options: Any) -> Batch:
     try:
         joined = map_leaves(lambda *parts: _join(parts), *map(_parts_of, batches))
     except NestingError:
-        raise ShapeError("expected batches of one structure, got several; pass batch_fn=") from None
+        raise ShapeError(
+            "expected all batches as tensors, all as pairs or all as mappings, got a mixture; "
+            "pass batch_fn= to convert them"
+        ) from None
     return Batch(*joined)
 
 

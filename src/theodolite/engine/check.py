@@ -717,8 +717,8 @@ def compare_rows(
     if found is not None:
         raise not_followed(
             Cause.ROWS,
-            f"{found[0]} has other examples in its rows than the outputs: they are sorted, packed, "
-            "routed or mixed on the way",
+            f"{found[0]} has other examples in its rows than the outputs: the model sorts, packs, "
+            "routes or mixes examples",
         )
 
 
@@ -847,8 +847,8 @@ def require_small(
     if wrong:
         gap, scale = float(gaps[wrong[0]]), float(scales[wrong[0]])
         raise _disagrees(
-            f"gradients with respect to {names[wrong[0]]!r}: expected those of weighted examples "
-            f"as autograd gives them, got a relative difference of {_ratio(gap, scale):.1e}",
+            f"gradients with respect to {names[wrong[0]]!r}: expected weighted sums that agree "
+            f"with autograd, got a relative difference of {_ratio(gap, scale):.1e}",
             vanishing=gap <= limit * (scale + _VANISHING * float(whole)),
         )
 
@@ -884,7 +884,9 @@ def check_loss(
     name = "gradient of the loss"
     compared.add_rows(name, torch.cat(gradients), wanted, whole=output_gradient)
     if compared.first_above(recorder.tolerance) is not None:
-        raise not_followed(Cause.OTHER_BATCH, "examples have another loss in another batch")
+        raise not_followed(
+            Cause.OTHER_BATCH, "the loss of an example changes with the other examples of its batch"
+        )
 
 
 def compare_kernels(

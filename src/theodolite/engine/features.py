@@ -378,7 +378,9 @@ class FeatureReader:
             wrong = compared.first_above(tolerance)
             if wrong is not None:
                 raise not_followed(
-                    cause, f"layer {wrong[0]!r} gives other features in another batch"
+                    cause,
+                    f"layer {wrong[0]!r} gives an example other features if the other examples of "
+                    "its batch change",
                 )
 
     def _without_gradients(self, run: Callable[[], _T]) -> _T:
@@ -558,8 +560,8 @@ def _candidates(model: nn.Module, layers: Layers) -> list[str]:
     seen = [name for name in names if _takes_hooks(modules[name])]
     if not seen and names:
         raise DomainError(
-            "layers: expected layers whose outputs can be read, got scripted modules alone, which "
-            "take no hooks; pass the module from before torch.jit.script"
+            "layers: expected layers whose outputs can be read, got only scripted modules, which "
+            "allow no hooks; pass the module as it was before torch.jit.script"
         )
     return seen or select_layers(model, layers)
 

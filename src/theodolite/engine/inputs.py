@@ -105,8 +105,8 @@ def require_device(device: torch.device | str | None, model: nn.Module) -> None:
         missing = True
     if missing:
         raise DomainError(
-            f"device: expected one that is here and holds numbers, got {str(device)!r}; leave "
-            f"device= out for that of the model, {str(model_device(model))!r}"
+            f"device: expected a device of this machine that holds numbers, got {str(device)!r}; "
+            f"leave device= out to use the model's device, {str(model_device(model))!r}"
         )
 
 

@@ -531,5 +531,5 @@ def _require_same_calls(plan: Plan, run: ForwardRun) -> None:
     if len(run.uses) != plan.use_count:
         raise NotFollowedError(
             f"model: expected the same {plan.use_count} uses of parameters for all examples, got "
-            f"{len(run.uses)}: what is called depends on the data"
+            f"{len(run.uses)}: the calls of the model depend on the data"
         )

@@ -598,7 +598,8 @@ def _features_of(
         count = len(data) * engine.output_count * sum(p.numel() for p in parameters.values())
         raise MemoryLimitError(
             f"memory: expected features of all examples to fit, but {count:,} numbers do not; pass "
-            "fewer examples or layers, or a larger memory_limit; tangent_kernels needs none of them"
+            "fewer examples or layers, or a larger memory_limit; tangent_kernels does not store "
+            "them"
         )
     (block,) = data.blocks(plan.block_size, plan.batch_size)
     collected = dense.collect(block, plan)

@@ -214,7 +214,10 @@ def _chosen_parameters(
         matched = {name for pattern in patterns for name in _matches("parameter", pattern, first)}
         chosen = {name: value for name, value in first.items() if name in matched}
     if not chosen:
-        raise DomainError(f"params: expected to select at least one parameter, {params!r} has none")
+        raise DomainError(
+            f"params: expected a pattern that selects at least one parameter, got {params!r}, "
+            "which selects none"
+        )
     return chosen
 
 

@@ -216,7 +216,9 @@ def require_unchanged(pairs: Iterable[tuple[Tensor, Tensor]], tolerance: float) 
         raise CaptureError(f"{_differs(found[1])}: {_OUT_OF_SIGHT}; {_REMOVE}")
 
 
-_OUT_OF_SIGHT = "the model changes from pass to pass, by numbers drawn or kept out of sight"
+_OUT_OF_SIGHT = (
+    "the model changes from pass to pass, by random numbers or a state that torch does not know"
+)
 _REMOVE = "remove counters, caches and generators of its own while measuring"
 
 

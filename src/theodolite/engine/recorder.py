@@ -168,7 +168,9 @@ class CallTensors:
         found = [*self.axes.values()]
         for tensor, axis in zip(tensors, found, strict=True):
             if axis is not None and not _fits(tensor, examples, axis):
-                raise NotFollowedError(f"{self.function}: examples lie elsewhere in some batches")
+                raise NotFollowedError(
+                    f"{self.function}: the axis of examples is another one in some batches"
+                )
         return found
 
 
@@ -596,9 +598,9 @@ def require_complete(output: Tensor, recorder: UseRecorder) -> None:
             if name is None:
                 continue
             raise NotFollowedError(
-                f"parameter {name!r}: expected all of its uses to be seen, but "
-                f"{node.name()} uses it out of sight; a custom autograd.Function, a gradient taken "
-                "inside the model or compiled code is the usual cause"
+                f"parameter {name!r}: expected all of its uses to be recorded, but {node.name()} "
+                "uses it in a way that cannot be recorded; a custom autograd.Function, a gradient "
+                "taken inside the model or compiled code is the usual cause"
             )
 
 

@@ -372,8 +372,8 @@ class ModelRecorder:
         self.require_usable(values)
         if recorded.made_of_parameters(values):
             raise NotFollowedError(
-                "outputs are not seen to depend on the examples: NumPy, nested tensors or code out "
-                "of sight made what the layers receive"
+                "no recorded path leads from the examples to the outputs: NumPy, nested tensors "
+                "or compiled code made the inputs of the layers"
             )
         run = ForwardRun(
             values,

@@ -214,7 +214,8 @@ def _default_layers(run: dict[str, nn.Module]) -> list[str]:
     hidden = convolutions or list(run)[:-1]
     if not hidden:
         raise DomainError(
-            "model: expected a hidden layer or a convolution, got a head alone; name it in layers="
+            "model: expected a hidden layer or a convolution, got only the last layer; to "
+            "initialise it, name it in layers="
         )
     return hidden
 

@@ -143,8 +143,8 @@ def sample_filters(
     if values[-1] < -max(1e-8, noise) * peak:
         raise DomainError(
             "covariance: expected no negative eigenvalue, got "
-            f"{values[-1].item():.3g} beside {values[0].item():.3g}; a covariance has none, "
-            "was something else passed?"
+            f"{values[-1].item():.3g} beside {values[0].item():.3g}; a covariance has none; pass "
+            "a covariance matrix"
         )
     # The root of a rounded zero eigenvalue is not small: eigenvalues within rounding become zero.
     roots = torch.where(values > noise * peak, values, torch.zeros_like(values)).sqrt()

@@ -97,7 +97,8 @@ def filter_rows(module: nn.Module) -> Float[Tensor, "F d"]:
     if weight is None:
         raise DomainError(
             f"layers: expected a layer with a weight of its own, got a re-parametrised "
-            f"{type(module).__name__}; remove the parametrisation first, apply it again after"
+            f"{type(module).__name__}; remove the parametrisation first and apply it again "
+            "afterwards"
         )
     return weight.detach().mT if is_transposed_linear(module) else weight.detach().flatten(1)
 
@@ -123,7 +124,8 @@ def standard_parameters(name: str, module: nn.Module) -> tuple[nn.Parameter, nn.
     if not isinstance(module, (nn.Linear, *CONVOLUTIONS)):
         raise DomainError(
             f"layers: expected nn.Linear and convolutions, got {name!r}, a "
-            f"{type(module).__name__}, whose weights have a scale of their own; fill it yourself"
+            f"{type(module).__name__}, which this function does not initialise; set its weights "
+            "yourself"
         )
     filter_rows(module)
     weight = module._parameters["weight"]

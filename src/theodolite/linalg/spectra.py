@@ -178,7 +178,10 @@ def _first_that_converges(
             continue
         if all(bool(part.detach().isfinite().all()) for part in parts):
             return parts
-    raise RuntimeError("no eigenvalue driver converged, not even LAPACK's") from failure
+    raise RuntimeError(
+        "no eigenvalue solver converged; very large or very small numbers in the matrix are the "
+        "usual cause"
+    ) from failure
 
 
 def top_eigen(matrix: Float[Tensor, "d d"], count: int, *, tolerance: float = 1e-11) -> Eigen:

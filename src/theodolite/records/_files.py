@@ -238,7 +238,10 @@ def load_record(
             if _read_document(path, max_bytes) == raw:
                 raise
         # Since the document was read, another process has replaced the record and its arrays.
-    raise RecordError(f"{path}: other processes replace it faster than it can be read")
+    raise RecordError(
+        f"{path}: other processes replace it faster than it can be read; try again when "
+        "they have finished"
+    )
 
 
 def _parsed(path: Path, raw: bytes, max_bytes: int | None) -> Record:

@@ -244,7 +244,10 @@ def load_run(folder: str | os.PathLike[str], *, max_bytes: int | None = LARGEST_
                 raise problem
             return run
         head = now  # another process has replaced the run in the meantime
-    raise RecordError(f"{folder}: other processes replace it faster than it can be read")
+    raise RecordError(
+        f"{folder}: other processes replace it faster than it can be read; try again when "
+        "they have finished"
+    )
 
 
 def _read_run(head: Record, folder: str | os.PathLike[str], max_bytes: int | None) -> Run:

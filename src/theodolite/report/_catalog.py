@@ -34,8 +34,9 @@ STRIP = 66.0  # pixels: seven of them fit on a screen
 _CURVES = {
     curve.name: curve
     for curve in (
-        Curve("representation", "alignment_curve", "threshold / √n", "label mass", chance=True),
-        Curve("representation", "label_power", "singular value / √n", "share of label mass",
+        Curve("representation", "alignment_curve", "threshold / √n", "share of the labels",
+              chance=True),
+        Curve("representation", "label_power", "singular value / √n", "share of the labels",
               logarithmic="x", marks=True, top_only=True),
         Curve("representation", "predicted_loss", "gradient-descent steps", "loss left",
               logarithmic="x"),
@@ -138,7 +139,7 @@ def _representation(group: Group) -> Iterable[Figure | Chart | None]:
     )
     yield layer_panels(group, _CURVES["alignment_curve"], words)
     words = Words(
-        "Label power over singular values",
+        "Share of the labels on each direction",
         "Every mark is a direction of the features: its strength, and its share of the labels."
         " Marks high on the right: strong directions explain the labels.",
     )
@@ -159,8 +160,8 @@ def _covariance(group: Group) -> Iterable[Figure | Chart | None]:
     words = Words(
         "Misalignment, random bases and floor",
         "Random bases: the same weights in randomly rotated directions. Floor: the value of a"
-        " perfectly aligned layer with the same number of filters. If the floor reaches the random"
-        " bases, the number means nothing, and the headline leaves the layer out.",
+        " perfectly aligned layer with the same number of filters. If the floor is as high as the"
+        " value for random bases, the number means nothing, and the headline leaves the layer out.",
     )
     yield _profile(group, "covariance", lines, words)
     words = Words(

@@ -114,7 +114,7 @@ def layer_panels(group: Group, curve: Curve, words: Words) -> Figure | None:
         for mark in ("dots" if curve.marks else "line",)
     ]
     if curve.chance:
-        legend.append(Key("the same for random labels", LIGHT["muted"], dash="dot"))
+        legend.append(Key("chance level: permuted labels", LIGHT["muted"], dash="dot"))
     return Figure(
         curve.key,
         words,

@@ -48,11 +48,11 @@ _WHOLE = {
         "accuracy of a linear probe that separates held-out from training inputs",
     ),
     "input_neighbour_accuracy": (
-        "inputs, neighbours",
+        "nearest neighbours on raw inputs",
         "accuracy of nearest neighbours among the raw inputs, without the network",
     ),
     "input_probe_accuracy": (
-        "inputs, linear probe",
+        "linear probe on raw inputs",
         "accuracy of a linear probe of the raw inputs, without the network",
     ),
     "r2": ("R²", "share of the variance of the targets that the outputs explain"),
@@ -62,7 +62,7 @@ _WHOLE = {
         "held-out label accuracy", "the same on examples it was not trained on"
     ),
     "input_probe_r2": (
-        "inputs, linear probe R²",
+        "R² of a linear probe on raw inputs",
         "share of the variance of the targets that a linear probe of the raw inputs explains,"
         " without the network",
     ),

@@ -69,7 +69,10 @@ class Body(nn.Module):
             return _rows(reached.features, mask, channels_last=_channels_last(target))
         finally:
             handle.remove()
-        raise DomainError(f"head: expected a layer that runs, got {self.head!r}, which did not")
+        raise DomainError(
+            f"head: expected a layer that the forward pass calls, got {self.head!r}, which it "
+            "does not call"
+        )
 
 
 class WithHead(nn.Module):

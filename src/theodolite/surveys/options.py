@@ -151,7 +151,7 @@ class SurveyOptions:
             if family not in FAMILIES:
                 raise UnknownNameError("family", family, FAMILIES)
         if not named:
-            raise DomainError("families: expected at least one of them, got none")
+            raise DomainError("families: expected at least one family, got none")
         object.__setattr__(self, "families", tuple(f for f in FAMILIES if f in named))
         object.__setattr__(self, "sizes", {**SIZES, **dict(self.sizes)})
         for name, size in self.sizes.items():

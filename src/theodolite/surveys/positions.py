@@ -235,7 +235,7 @@ def find_task(
     counted = labels.counted(batch)
     if not bool(counted.any()):
         raise DomainError(
-            f"targets: expected labels at some positions, got none that counts: all are "
+            "targets: expected a label at some position, but all are "
             f"{labels.ignored}, or padding by the attention mask"
         )
     classes = None
@@ -295,8 +295,8 @@ def _classes(found: Tensor, labels: PositionLabels, options: SurveyOptions) -> t
         strange = sorted(set(asked) - set(values.tolist()))
         if strange:
             raise DomainError(
-                f"classes: expected labels that the examples have, got {strange}, which are at no "
-                "position of them"
+                f"classes: expected labels that the examples have, got {strange}, which occur at "
+                "no position"
             )
         return tuple(sorted(set(asked)))
     if labels.outputs > _MANY_CLASSES:

@@ -604,8 +604,8 @@ def fit_inputs(model: nn.Module, probe: Probe, options: SurveyOptions) -> Fit:
                 task = None
     if task is None and options.unit is not None:
         raise DomainError(
-            "unit: expected labels for every position of the outputs, to choose unit="
-            f"{options.unit!r}, got others; leave unit= out"
+            f"unit: expected a label for every position of the outputs for unit={options.unit!r}, "
+            "got other targets; leave unit= out"
         )
     if task is None and options.loss is None:
         probe.targets.require_classes(outputs)

@@ -150,8 +150,9 @@ class Survey(Shown):
     def _text(self, name: str) -> str:
         data = self.record.contents["data"]
         source = data.get("label_source", "given")
-        title = f"{name + ': ' if name else ''}{data['probe']} of {data['n']} examples, "
-        text = summary_text(self.record, title=f"{title}{data['task']}, labels {source}")
+        labels = "" if source == "given" else f", {source} labels"
+        title = f"{name + ': ' if name else ''}{data['probe']:,} of {data['n']:,} examples, "
+        text = summary_text(self.record, title=f"{title}{data['task']}{labels}")
         cut = self.record.contents.get("cut")
         return (text if cut is None else f"{text}\n{cut}") + digest_line(self.record)
 
@@ -449,8 +450,8 @@ def compare(*results: Any, names: Sequence[str] | None = None, **options: Any) -
     if len(runs) < 2 or len({run.is_history for run in runs}) > 1 or options:
         kinds = ", ".join(type(result).__name__ for result in results) or "nothing"
         raise DomainError(
-            "compare: expected at least two surveys, or at least two histories, or two models and "
-            f"data, got {kinds}{''.join(f', {name}=' for name in options)}"
+            "compare: expected at least two surveys, or at least two histories, or two models "
+            f"with data, got {kinds}{''.join(f', {name}=' for name in options)}"
         )
     chosen = [run.name for run in runs] if names is None else list(names)
     if len(chosen) != len(runs):

@@ -164,7 +164,10 @@ class Targets:
             DomainError: If a label exceeds the number of outputs, or the columns do not match.
         """
         if self.columns is None:
-            raise DomainError("targets: expected one per example, got none of use")
+            raise DomainError(
+                "targets: expected one class or number per example, got targets that are neither; "
+                "pass (inputs, targets)"
+            )
         highest = -1 if self.labels is None else int(self.labels.max())
         if highest >= max(count, 2):  # a single output separates two classes
             raise DomainError(

@@ -276,7 +276,8 @@ def _require_task(probe: Probe) -> list[Reason]:
     known = probe.targets
     if known.columns is None:
         raise DomainError(
-            "targets: expected one class or number for each example, got none of use; pass "
+            "targets: expected one class or number for each example, got targets that are "
+            "neither; pass "
             "(inputs, targets) or targets="
         )
     if len(probe) < 20:

@@ -105,7 +105,10 @@ def _directions(
         count = len(values) if count is None else count
         require_count(1, count=count)
         if count > len(values):
-            raise DomainError(f"count: expected at most the {len(values)} given, got {count}")
+            raise DomainError(
+                f"count: expected at most {len(values)}, the number of directions given, got "
+                f"{count}"
+            )
         values, vectors = values[:count].clamp(min=0), vectors[:, :count]
         fine = equality_tolerance(len(vectors), torch.finfo(torch.float64).eps)
         groups = eigenvalue_groups(values, fine if rtol is None else rtol)
@@ -127,7 +130,7 @@ def _require_no_negative(values: Tensor, scale: Tensor, tolerance: float, name: 
     if bool((values.detach() < -tolerance * scale).any()):
         raise DomainError(
             f"{name}: expected a covariance, without negative variances, got "
-            f"{values.min().item():.3g} along an eigenvector; was something subtracted from it?"
+            f"{values.min().item():.3g} along an eigenvector; pass a covariance matrix"
         )
 
 

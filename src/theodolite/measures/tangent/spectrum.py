@@ -109,7 +109,7 @@ def require_curve(alignments: Tensor) -> Tensor:
     require_nonempty(alignments=alignments)
     if alignments.detach().isinf().any():
         raise DomainError(
-            "alignments: expected numbers, nan where undefined, got an infinite one; "
-            "no alignment is infinite, look for an overflow upstream"
+            "alignments: expected finite numbers, or nan if undefined, got infinity; an overflow "
+            "before is the usual cause"
         )
     return double(alignments)

@@ -133,6 +133,10 @@ def read_experiment(path: str | Path) -> Experiment:
     """
     try:
         sections = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DomainError(
+            f"{path}: expected a TOML file, but it cannot be read ({error.strerror})"
+        ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise DomainError(f"{path}: expected a TOML file, got: {error}") from error
     known = ("model", "data", "recipe")
