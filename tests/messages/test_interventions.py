@@ -100,7 +100,11 @@ class Attention(nn.Module):
         (lambda: covariance_init_(net(), iter([])), ShapeError, ["at least one batch"]),
         (lambda: covariance_init_(normed(), X), DomainError, ["re-parametrised", "remove"]),
         (lambda: covariance_init_(nn.ReLU(), X), DomainError, ["ReLU has none"]),
-        (lambda: covariance_init_(nn.Linear(4, 2), X), DomainError, ["head alone", "layers="]),
+        (
+            lambda: covariance_init_(nn.Linear(4, 2), X),
+            DomainError,
+            ["only the last layer", "layers="],
+        ),
         (
             lambda: covariance_init_(net(), covariances={"fc1": torch.eye(3)}),
             ShapeError,

@@ -32,7 +32,7 @@ SETTINGS = {
         UnknownNameError,
         r"unknown family 'kernels'; did you mean 'kernel'",
     ),
-    "no family": ({"families": []}, DomainError, "families: expected at least one of them"),
+    "no family": ({"families": []}, DomainError, "families: expected at least one family"),
     "layer": ({"layers": "fc"}, UnknownNameError, "unknown layer 'fc'"),
     "size": ({"sizes": {"kernel": 1}}, DomainError, r"sizes\['kernel'\]: expected an integer"),
     "size of what": ({"sizes": {"kernal": 9}}, UnknownNameError, "unknown family in sizes"),
@@ -354,8 +354,7 @@ def test_errors_that_the_model_raises_itself_pass_unchanged(fail, error, message
 def test_devices(device, start):
     message = (
         f"device: expected a device of this machine that holds numbers, got '{device}'; leave "
-        "device= out "
-        "for that of the model, 'cpu'$"
+        "device= out to use the model's device, 'cpu'$"
     )
     with pytest.raises(DomainError, match=message):
         start(model(), (X, Y), options={"device": device})

@@ -211,7 +211,11 @@ def test_bad_layers_are_rejected(vectors, sizes, values, error, message):
     [
         (CURVE.unsqueeze(0), ShapeError, "alignments: expected 1 axes"),
         (CURVE[:0], ShapeError, "alignments: expected at least one entry"),
-        (CURVE / 0, DomainError, "alignments: expected numbers, nan where undefined, got an inf"),
+        (
+            CURVE / 0,
+            DomainError,
+            "alignments: expected finite numbers, or nan if undefined, got inf",
+        ),
     ],
     ids=["matrix", "empty", "inf"],
 )

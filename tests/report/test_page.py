@@ -333,7 +333,7 @@ def test_a_note_of_many_layers_is_one_line_with_a_count():
             row |= {"value": math.nan, "reason": "constant features"}
     notes = notes_of(groups_of([run], 60)[0])
     assert [note for note in notes if "constant" in note] == [
-        "CKA to labels in 7 of 12 layers: constant features."
+        "CKA to labels is undefined in 7 of 12 layers: constant features."
     ]
 
 

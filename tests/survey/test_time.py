@@ -229,7 +229,9 @@ def test_a_monitor_keeps_the_time_and_the_memory_of_its_options(monkeypatch):
         return monitor.measure(0).record.contents
 
     slow(monkeypatch, 0.3)
-    assert measured(seconds=30.0)["cut"].startswith("32 of 100 examples for kernel, to end within")
+    assert measured(seconds=30.0)["cut"].startswith(
+        "To end within 30 s, the survey used 32 of 100 examples for kernel"
+    )
     assert {row["n"] for row in measured(memory_limit=10**5)["rows"]} < set(range(100))
 
 

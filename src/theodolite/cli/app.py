@@ -61,8 +61,9 @@ def _common(
 ) -> None:
     """Measure alignment inside neural networks, layer by layer.
 
-    Five families of measures compare features with labels, weights with inputs, kernels with
-    targets, tangent kernels with labels, and per-example gradients with each other.
+    Five families of measures compare features with labels, weights with inputs, similarities of
+    examples with labels, training steps of one layer with labels, and gradients of examples with
+    each other.
     """
 
 
