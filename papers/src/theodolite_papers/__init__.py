@@ -1,1 +1,1 @@
-"""The papers' experiments, run and judged: a laboratory, a ledger, and one package per paper."""
+"""Experiments of five papers: shared code (``lab``), verdicts (``ledger``), a package per paper."""

@@ -1,4 +1,4 @@
-"""The alignment zoo: the five families on hundreds of networks, judged by what they predict."""
+"""The alignment zoo: what the five families predict about hundreds of networks."""
 
 from theodolite_papers.alignment_zoo.tables import Zoo, load
 

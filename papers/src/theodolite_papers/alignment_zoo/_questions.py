@@ -1,7 +1,7 @@
 """Studies of the zoo: every group of networks is a run, a hypothesis is a claim about all of them.
 
-The networks of a group share their data, their labels and their seed, so the group is what can be
-left out in turn: intervals of the ledger are over groups.
+The networks of a group share their data, labels and seed. The ledger therefore computes its
+intervals by leaving out one group at a time.
 """
 
 from collections.abc import Callable, Sequence
@@ -57,7 +57,7 @@ def _half(half: str) -> Zoo:
 
 
 def sample_from(names: Sequence[str], runs: Results) -> Sample:
-    """The sample that the records of all groups make up; a group drawn twice counts as two."""
+    """The sample of all groups with a record; a group that is drawn twice counts twice."""
     parts = []
     for run in runs:
         table = np.array(run.arrays["table"], np.float64)

@@ -1,4 +1,4 @@
-"""When does memorising begin? Rules that stop training without a validation set, and with one.
+"""Rules that stop training when memorising begins, with and without a validation set.
 
 A rule watches one quantity at the looks of a run. It keeps the weights of the look where the
 smoothed quantity was best, and sounds an alarm when the quantity has not been better for some
@@ -24,7 +24,7 @@ HARM = 0.05
 
 @dataclass(frozen=True)
 class AlarmRule:
-    """A quantity to watch, and how.
+    """A stopping rule: the quantity that it watches, its direction and its patience.
 
     Args:
         quantity: a column of the curves, or ``"a - b"`` of two.
@@ -43,7 +43,7 @@ class AlarmRule:
     needs: str = "training"
 
     def stop(self, values: np.ndarray) -> tuple[int, bool]:
-        """Position of the look that is kept, and whether the alarm sounded before the end.
+        """Position of the checkpoint to keep, and whether the alarm sounded before the end.
 
         Example:
             >>> AlarmRule("loss", rises=False, patience=2).stop(np.array([3.0, 1.0, 2.0, 2.5, 0.0]))
@@ -72,14 +72,14 @@ def _averaged(values: np.ndarray, count: int) -> np.ndarray:
 
 
 def quantities(curves: pd.DataFrame, name: str) -> np.ndarray:
-    """A column of the curves, or the difference of two; what is undefined stays as it was."""
+    """A column of the curves, or the difference of two; undefined values repeat the last one."""
     first, _, second = name.partition(" - ")
     values = curves[first].clip(-_LARGE, _LARGE).ffill().fillna(0.0).to_numpy(np.float64)
     return values - quantities(curves, second) if second else values
 
 
 def stopped(curves: pd.DataFrame, rules: Mapping[str, AlarmRule]) -> pd.DataFrame:
-    """What every rule would have kept.
+    """The checkpoint that every rule keeps.
 
     Args:
         curves: looks of all networks.
@@ -107,7 +107,7 @@ def chosen_rules(
     patiences: Sequence[int] = (1, 2, 3, 4, 6, 8),
     smoothings: Sequence[int] = (1, 3),
 ) -> dict[str, AlarmRule]:
-    """Of each rule's forms the one that loses least test accuracy on these runs, on average."""
+    """The form of each rule with the smallest mean loss of test accuracy on these runs."""
     chosen = {}
     for name, forms in rules.items():
         tried = {

@@ -1,4 +1,4 @@
-"""What a user has anyway: margins, norms, sharpness, noise of gradients."""
+"""Baselines that need no Theodolite: margins, norms, sharpness, noise of gradients."""
 
 from dataclasses import replace
 from math import nan
@@ -25,7 +25,7 @@ _DRAWS = 4
 def baselines(
     network: Network, model: nn.Module, task: Task, first: dict[str, Tensor]
 ) -> dict[str, float]:
-    """All of them, of a model in evaluation mode on its training examples.
+    """All baselines of a model in evaluation mode, on its training examples.
 
     Args:
         network: its factors.
@@ -61,7 +61,7 @@ def baselines(
 
 
 def gradient_noise(model: nn.Module, task: Task, generator: torch.Generator) -> dict[str, float]:
-    r"""How mini-batches disagree.
+    r"""Disagreement of the gradients of mini-batches.
 
     Gradient disparity is the mean distance between the gradients of two batches [forouzesh2021].
     The simple noise scale is :math:`\operatorname{tr} \Sigma / \|g\|^2`, from the unbiased
@@ -120,7 +120,7 @@ def _path_norm(network: Network, model: nn.Module, task: Task) -> float:
 
 
 def _top_eigenvalue(model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator) -> float:
-    """Eigenvalue of the Hessian of the loss that is largest in size, by power iteration."""
+    """The eigenvalue of the loss Hessian with the largest absolute value, by power iteration."""
     parameters = list(model.parameters())
     loss = cross_entropy(model(x), y)
     grads = torch.autograd.grad(loss, parameters, create_graph=True)
@@ -139,7 +139,7 @@ def _top_eigenvalue(model: nn.Module, x: Tensor, y: Tensor, generator: torch.Gen
 
 
 def _perturbed(model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator) -> float:
-    """Mean rise of the loss when every weight is changed by a tenth of its size, at random."""
+    """Mean increase of the loss if every weight changes by a random tenth of its absolute value."""
     state = {name: p.detach() for name, p in model.named_parameters()}
     with torch.no_grad():
         plain = cross_entropy(model(x), y)

@@ -1,6 +1,6 @@
 """The data sets of the zoo: small, of four kinds, with test examples and noisy labels.
 
-Images are 14 x 14 and grey, so that a network trained on one set can be carried over to another.
+Images are 14 x 14 and grey, so that a network trained on one set can be fine-tuned on another.
 Texts are lines of Python's standard library with their package as label: the first twelve words,
 hashed, one-hot.
 """
@@ -41,7 +41,7 @@ _MODULUS = 23  # of addition
 
 @dataclass(frozen=True)
 class Task:
-    """What a network is trained and tested on.
+    """The training and test data of a network.
 
     Args:
         x: training inputs.

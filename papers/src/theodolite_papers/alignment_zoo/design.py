@@ -1,4 +1,4 @@
-"""The design: which networks there are, and which factors tell them apart.
+"""The design: the networks, and the factors in which they differ.
 
 Networks come in groups. A group is a base setting, drawn at random, and twelve others that differ
 from the base in one factor each (label noise twice), with the same data, the same seed and nested
@@ -74,7 +74,7 @@ _SEEDS = {"pilot": 24, "judged": 25}
 
 @dataclass(frozen=True)
 class Network:
-    """One network: its place in the design and its factors.
+    """One network: its position in the design and its factors.
 
     Args:
         half: "pilot" or "judged".

@@ -1,8 +1,8 @@
 """Which number, from training data alone, predicts the generalisation gap?
 
-The gap is training accuracy less accuracy on test examples whose labels are corrupted as those of
-training are. Networks that went less than 70 % of the way from guessing to all right are left out:
-their gap is small because they have not fitted, and the training loss says so.
+The gap is training accuracy minus accuracy on test examples whose labels have the same noise.
+Networks that reach less than 70 % of the possible gain over guessing are left out. Their gap is
+small because they have not fitted the data.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ def fitted(sample: Sample) -> Sample:
 
 
 def panels(sample: Sample, predictors: Sequence[Predictor], outcome: str) -> list[Panel]:
-    """Rank correlations with their intervals, and the best number of ours against the outcome."""
+    """Rank correlations with their intervals, and our best number against the outcome."""
     table = rank_table(sample, [one.key for one in predictors]).sort_values("tau", ascending=False)
     best = next(one for one in _in_order(table, predictors) if not one.baseline)
     points = [

@@ -1,4 +1,4 @@
-"""One network from start to end: trained, looked at, measured by every family, carried over."""
+"""One network: training, checkpoints, a survey with every family, and fine-tuning elsewhere."""
 
 import re
 from collections.abc import Iterator
@@ -137,7 +137,7 @@ def measured_layers(model: nn.Module, data: tuple[Tensor, Tensor], classes: int)
 
 
 def _block(layer: Any, blocks: list[str]) -> int:
-    """Number of the block that a layer is or lies in; -1 for rows of the whole model."""
+    """Number of the block that is or contains a layer; -1 for rows of the whole model."""
     if not isinstance(layer, str) or not layer:
         return -1
     return blocks.index(re.match(r"head|blocks\.\d+", layer).group())  # type: ignore[union-attr]
@@ -151,7 +151,7 @@ _CHEAP = {
 
 
 def _curves(network: Network, run: TrainedNetwork, task: Task) -> Iterator[dict[str, float]]:
-    """At every look: gradients of mini-batches, alignments of the first and last hidden block."""
+    """Gradients of mini-batches and alignment of the outer hidden blocks, at every checkpoint."""
     model = run.model
     blocks = blocks_of(model)
     ends = {"first": blocks[0], "last": blocks[-2]}
@@ -197,7 +197,7 @@ def _described(network: Network, model: nn.Module, task: Task) -> Row:
 
 
 def _outcome(run: TrainedNetwork, task: Task) -> Row:
-    """What became of the network, and the truth that measures are judged by."""
+    """The outcomes of a network, by which measures are judged."""
     last = run.looks[-1].values
     best = max(run.looks, key=lambda look: look.values["test_accuracy"])
     loss_as_given, as_given, _ = evaluate(run.model, task.x_test, task.y_test_noisy)
@@ -231,7 +231,7 @@ def _outcome(run: TrainedNetwork, task: Task) -> Row:
 
 
 def _evidence(run: TrainedNetwork, task: Task) -> Row:
-    """What ``theodolite.advice.judge_inputs`` asks for, from training examples alone."""
+    """The arguments of ``theodolite.advice.judge_inputs``, from training examples only."""
     x, labels = task.x, task.y
     with torch.no_grad():
         first = run.model.blocks[0](x).flatten(1)  # type: ignore[index, operator]
@@ -247,14 +247,14 @@ def _evidence(run: TrainedNetwork, task: Task) -> Row:
 
 
 def _carried(network: Network) -> bool:
-    """A third of the networks that were trained on images."""
+    """Whether the network is fine-tuned on other sets: a third of those trained on images."""
     return KINDS[network.data] == "image" and network.member % 3 == 0
 
 
 def _transfers(network: Network, run: TrainedNetwork, task: Task) -> Iterator[Row]:
-    """What the network is worth on two other sets: forecasts, and the truth by training.
+    """Forecasts of fine-tuning on two other sets, and the accuracies that fine-tuning reaches.
 
-    The pilot half is carried over to sets that it may see.
+    The pilot half uses only sets of the pilot half.
     """
     known = [name for name in KINDS if KINDS[name] == "image" and name != network.data]
     if network.half == "pilot":
@@ -295,7 +295,7 @@ _SCORES = (
 def _frozen(
     model: nn.Module, data: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]
 ) -> dict[str, float]:
-    """Test accuracy of a linear probe of frozen features; that of neighbours, one left out."""
+    """Test accuracy of a linear probe of frozen features; leave-one-out accuracy of neighbours."""
     from sklearn.linear_model import RidgeClassifierCV
 
     with torch.no_grad():

@@ -1,8 +1,8 @@
-"""Is it memorising? From the numbers at the end, by the instrument's verdict, and as an alarm.
+"""Three questions about memorising: final numbers, the verdict of the library, and alarms.
 
 ``labels``: which number separates networks with corrupted labels from those with true ones, among
-those that fitted their training set. ``verdict``: what the instrument's rule says of every network
-and how often it is wrong or silent. ``alarm``: when to stop, without a validation set.
+those that fitted their training set. ``verdict``: the verdict of the library's rule on every
+network, and how often it is wrong or missing. ``alarm``: when to stop, without a validation set.
 """
 
 import numpy as np
@@ -60,7 +60,7 @@ def _truth(networks: pd.DataFrame) -> np.ndarray:
 
 
 def label_sample(zoo: Zoo) -> Sample:
-    """Whether labels were redrawn (1 or 0), and predictors."""
+    """Whether training labels were redrawn at random (1 or 0), and predictors."""
     networks = zoo.networks
     columns = [
         context(networks),
@@ -72,7 +72,7 @@ def label_sample(zoo: Zoo) -> Sample:
 
 
 def fitted(sample: Sample) -> Sample:
-    """The networks that went most of the way from guessing to all right."""
+    """The networks that fitted most of their training labels."""
     did = [TRUTHS.index(word) for word in ("learned", "between", "memorised")]
     return sample.where(np.isin(sample["truth"], did))
 
@@ -103,15 +103,15 @@ _CALLED = {
 
 
 def rule_answer(evidence: FitEvidence) -> str:
-    """The answer that is judged: inputs that predict the fit, inputs at chance, or neither.
+    """The answer of the rule: inputs predict the fit, inputs are at chance, or neither.
 
-    The instrument says "undecided" for inputs at chance: a task may need the architecture.
+    The library says "undecided" for inputs at chance, because a task may need the architecture.
     """
     return _CALLED.get(judge_inputs(evidence), "undecided")
 
 
 def evidence_of(row: "pd.Series[float]") -> FitEvidence:
-    """What the rule asks for, of a row of the table of networks."""
+    """The arguments of the rule, from a row of the table of networks."""
     return FitEvidence(
         accuracy=float(row["fit_accuracy"]),
         chance=float(row["chance"]),
@@ -124,7 +124,7 @@ def evidence_of(row: "pd.Series[float]") -> FitEvidence:
 
 
 def verdict_sample(zoo: Zoo) -> Sample:
-    """What the rule says of every network, and what the network did."""
+    """The answer of the rule for every network, and the truth."""
     answers, shares = [], []
     for _, row in zoo.networks.iterrows():
         evidence = evidence_of(row)
@@ -138,7 +138,7 @@ def verdict_sample(zoo: Zoo) -> Sample:
 
 
 def confusion(found: Sample) -> pd.DataFrame:
-    """Truths by answers: number of networks."""
+    """Number of networks for each truth and answer."""
     return pd.DataFrame(
         {
             answer: [
@@ -152,7 +152,7 @@ def confusion(found: Sample) -> pd.DataFrame:
 
 
 def abstention(found: Sample) -> tuple[np.ndarray, np.ndarray]:
-    """Coverage and share of errors if the rule answered from the share of the fit in the inputs.
+    """Coverage and errors of a rule that uses only the share of the fit that inputs predict.
 
     A network is called learning above a half and memorising below; the further from a half, the
     more confident. An error is a memorised network called learning, or a learned one memorising.

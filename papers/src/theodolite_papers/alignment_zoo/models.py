@@ -46,7 +46,7 @@ def blocks_of(model: nn.Module) -> list[str]:
 
 
 def fresh_head(model: nn.Module, classes: int) -> None:
-    """Put a head for other classes in the place of the model's own."""
+    """Replace the head of the model by one for other classes."""
     model.head = nn.Linear(model.head.in_features, classes)  # type: ignore[union-attr, arg-type]
 
 
@@ -172,7 +172,7 @@ class _Mean(nn.Module):
 
 
 def _transformer(network: Network, tokens: int, size: int, classes: int) -> nn.Module:
-    """Attention over all tokens; their mean is read out."""
+    """Attention over all tokens; the head reads their mean."""
     width = network.width
     blocks = [_Stem(tokens, size, width), *(_Block(network) for _ in range(network.depth))]
     return _Chain(blocks, _Mean(), nn.Linear(width, classes))

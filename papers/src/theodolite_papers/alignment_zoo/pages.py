@@ -81,7 +81,7 @@ def write_page(zoo: Zoo, docs: str | os.PathLike[str]) -> Path:
 
 
 def page_values(zoo: Zoo) -> tuple[dict[str, Any], dict[str, str]]:
-    """What the template shows, and the figures by name."""
+    """Values for the template, and the figures by name."""
     judged = zoo.of_half("judged")
     networks = judged.networks
     rank = {
@@ -292,7 +292,7 @@ def _verdict_counts(found: Sample) -> dict[str, int]:
 
 
 def _inputs_alone(found: Sample) -> dict[str, int]:
-    """How often an answer for every network, from the inputs alone, is wrong."""
+    """How often a rule is wrong that answers for every network from the inputs only."""
     _, error = memorising.abstention(found)
     return {"wrong": round(float(error[-1]) * len(error)), "all": len(error)}
 
@@ -314,7 +314,7 @@ def _rule_point(found: Sample) -> tuple[float, float]:
 
 
 def _sorted_numbers(zoo: Zoo) -> dict[str, dict[str, Any]]:
-    """Rule -> its numbers, those that lose least first."""
+    """Rule -> its numbers, smallest loss first."""
     sample = memorising.alarm_sample(zoo)
     rules = registered("alarm").rules
     rows: dict[str, dict[str, Any]] = {}
@@ -344,7 +344,7 @@ def _watched(rule: AlarmRule) -> str:
 
 
 def alarm_table(zoo: Zoo) -> pd.DataFrame:
-    """What every rule loses, as the page prints it."""
+    """The table of losses of every rule, as on the page."""
     rows = [
         {
             "rule": name,
@@ -405,7 +405,7 @@ def _transfer_table(zoo: Zoo) -> pd.DataFrame:
 
 
 def _scratch(zoo: Zoo) -> dict[str, Any]:
-    """What sources add to training from scratch, and how much of the ranking that is."""
+    """The gain of sources over training from scratch, and its part in the ranking."""
     found, table = transfer.sample(zoo), zoo.transfers
     scratch = table["scratch_accuracy"].to_numpy(np.float64)
     gain = found["outcome"] - scratch
@@ -441,7 +441,7 @@ def _counts(zoo: Zoo) -> dict[str, Any]:
 
 
 def _chance(zoo: Zoo) -> str:
-    """Conditional information of numbers drawn at random, about the gap: what chance gives."""
+    """Conditional information of random numbers about the gap: the chance level."""
     networks = zoo.networks[has_fitted(zoo.networks)]
     codes, generator = factor_codes(networks), np.random.default_rng(0)
     outcome = networks["gap"].to_numpy(np.float64)
@@ -459,7 +459,7 @@ def _verdicts(question: str) -> list[Verdict]:
 
 
 def _held() -> dict[str, int]:
-    """How many hypotheses there are, hold and fail."""
+    """Number of all hypotheses, of those that hold, and of those that fail."""
     statuses = [verdict.status for question in _QUESTIONS for verdict in _verdicts(question)]
     counts = {status: statuses.count(status) for status in ("holds", "fails", "undecided")}
     return {"all": len(statuses), **counts}

@@ -1,4 +1,4 @@
-"""Choices made on the pilot half: where each measure is read, in which direction, which patience.
+"""Choices on the pilot half: the layer and sign of each measure, the patience of each rule.
 
 .. code-block:: sh
 
@@ -50,7 +50,7 @@ def pilot_half(zoo: Zoo) -> Zoo:
 def chosen_predictors(
     zoo: Zoo, outcome: np.ndarray, moments: Sequence[str], statistics: Sequence[str], half: float
 ) -> list[Predictor]:
-    """One predictor for each measure and moment: where, or above chance, it is strongest.
+    """One predictor for each measure and moment, at the layer where it is strongest.
 
     Args:
         zoo: the networks to choose on.
@@ -144,7 +144,7 @@ def _scores(zoo: Zoo) -> dict[str, bool]:
 
 
 def chosen_table(zoo: Zoo, question: str) -> dict[str, Any]:
-    """What is chosen on a zoo for one question, as ``chosen.toml`` has it."""
+    """The choices for one question, as in ``chosen.toml``."""
     if question == "transfer":
         return {"outcome": "fine_tuned_accuracy", "scores": _scores(zoo)}
     if question == "alarm":
@@ -158,7 +158,7 @@ def chosen_table(zoo: Zoo, question: str) -> dict[str, Any]:
 
 
 def chosen_text(zoo: Zoo) -> str:
-    """What is chosen on a zoo, as the text of ``chosen.toml``."""
+    """All choices as the text of ``chosen.toml``."""
     lines = ["# Chosen on the pilot half by theodolite_papers.alignment_zoo.pilot; not edited."]
     for question in ("generalisation", "labels", "trainability", "transfer", "alarm"):
         table = chosen_table(zoo, question)

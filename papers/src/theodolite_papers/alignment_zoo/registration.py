@@ -1,4 +1,4 @@
-"""What was fixed before the judged half was run: predictors, rules, hypotheses and thresholds.
+"""Predictors, rules, hypotheses and thresholds that were fixed before the judged half was run.
 
 ``chosen.toml`` says which measure is read at which place and moment and in which direction, and how
 patient each rule is: chosen on the pilot half alone, by
@@ -54,7 +54,7 @@ class Hypothesis:
     beside: tuple[str, ...] = ()
 
     def check(self, sample: Sample) -> Outcome:
-        """Whether it holds on a sample, with the numbers that decide; None where undefined."""
+        """Whether the hypothesis holds, with the deciding numbers; None if undefined."""
         measure = STATISTICS[self.statistic]
         value = measure(sample, self.of)
         others = {name: measure(sample, name) for name in self.than}
@@ -83,7 +83,7 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Registered:
-    """One question: what is compared, and what was expected.
+    """One question: the numbers that are compared, and the hypotheses.
 
     Args:
         outcome: column of the table that is predicted.
@@ -107,7 +107,7 @@ class Registered:
 
 @cache
 def registered(question: str) -> Registered:
-    """What was registered about a question.
+    """The registration of a question.
 
     Example:
         >>> registered("generalisation").outcome
@@ -123,7 +123,7 @@ def registered(question: str) -> Registered:
 
 
 def from_table(table: Mapping[str, Any]) -> Registered:
-    """What a table of the file says."""
+    """A hypothesis from a table of the file."""
     entries: list[dict[str, Any]] = [
         {k: tuple(v) if isinstance(v, list) else v for k, v in one.items()}
         for one in table.get("hypotheses", [])

@@ -5,8 +5,8 @@
     theodolite study zoo run pilot --workers 16 --shards zoo-shards
     theodolite study zoo gather --shards zoo-shards
 
-A run that is cut keeps the shards that are done; the same command goes on. Networks come group
-after group, so that what a cut run leaves is made of whole groups, but for the last ones.
+An interrupted run keeps its finished shards, and the same command resumes it. Networks come group
+after group, so that an interrupted run leaves whole groups, except for the last ones.
 """
 
 import os
@@ -50,7 +50,7 @@ def run_networks(
     seconds: float = float("inf"),
     report: Callable[[float, str], None] = lambda _share, _text: None,
 ) -> list[Failure]:
-    """Train and measure networks; those that have a shard are left out.
+    """Train and measure networks; networks with a shard are skipped.
 
     Args:
         networks: in the order in which they are begun.

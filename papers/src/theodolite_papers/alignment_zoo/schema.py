@@ -1,4 +1,4 @@
-"""What every column of the tables holds; ``schema.json`` beside the tables says the same."""
+"""The meaning of every column of the tables, as in ``schema.json``."""
 
 import json
 import os

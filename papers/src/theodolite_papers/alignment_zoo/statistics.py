@@ -1,4 +1,4 @@
-"""How well one number predicts another over many networks, as the field judges it.
+"""Statistics of how well one number predicts another over many networks.
 
 Rank correlation over all networks says little when one factor, such as label noise, moves both
 numbers. So every number is also judged where a single factor changes ([jiang2020],
@@ -115,7 +115,7 @@ def granulated_tau(
 def conditional_information(
     first: np.ndarray, second: np.ndarray, factors: Sequence[np.ndarray] = ()
 ) -> float:
-    r"""How much the order of two networks by one number tells of their order by another.
+    r"""How much the order of two networks by one number says about their order by another.
 
     .. math:: \hat I = \frac{I(V_x; V_y \mid U)}{H(V_y \mid U)},
               \qquad V_x = \mathrm{sgn}(x_i - x_j),\; V_y = \mathrm{sgn}(y_i - y_j)
@@ -201,7 +201,7 @@ def sign_errors(
     environments: Mapping[str, np.ndarray],
     margin: float = 0.0,
 ) -> dict[str, float]:
-    r"""Environment by environment, how often the order by one number is wrong about the other.
+    r"""For each environment, how often one number orders a pair of networks wrongly.
 
     .. math:: \frac{1}{|E|} \sum_{(i, j) \in E} \tfrac12 \left|1 - s_{ij} t_{ij}\right|
 
@@ -257,7 +257,7 @@ def area_under_curve(
 
 
 def coverage_curve(confidence: np.ndarray, wrong: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Share of errors among the most confident answers, against the share that is answered.
+    """Share of errors among the most confident answers, for each share of answers.
 
     Args:
         confidence: of every answer; the least confident are withheld first.

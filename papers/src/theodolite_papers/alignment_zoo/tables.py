@@ -58,7 +58,7 @@ class Zoo:
     transfers: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     def of_half(self, half: str) -> "Zoo":
-        """The networks of one half, and what belongs to them."""
+        """The networks of one half, with their rows in all tables."""
         networks = self.networks[self.networks["half"] == half]
         return self.of_networks(networks["network"])
 
@@ -129,7 +129,7 @@ def load(folder: str | os.PathLike[str] = RECORDS) -> Zoo:
 
 
 def merge(zoos: Iterable[Zoo]) -> Zoo:
-    """The rows of several files together; of a network that is in two, the later ones count."""
+    """The rows of several files; if a network is in two files, the rows of the later one count."""
     given, seen = list(zoos), set[str]()
     kept = []
     for zoo in reversed(given):

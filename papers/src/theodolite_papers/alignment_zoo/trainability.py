@@ -1,7 +1,7 @@
 """Which number, at the start of training, predicts how many steps a network needs?
 
-The outcome is the number of steps until the training loss is half of what guessing has. A network
-that does not get there within its limit counts as slower than all that do.
+The outcome is the number of steps until the training loss is half of that of guessing. A network
+that never reaches it counts as slower than all others.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Training with looks: what is seen at about twenty steps, and the weights at each.
+"""Training with about twenty checkpoints: evaluations and weights at each.
 
 A network is trained until its loss on the training examples is at most :data:`TARGET`, or for
 :data:`LIMIT` steps; it is looked at, and its weights are kept, at :data:`LOOKS`.
@@ -38,7 +38,7 @@ LEVELS_OF_LOSS = (75, 50, 25, 10)  # % of that of guessing
 
 @dataclass(frozen=True)
 class Look:
-    """A network at one step.
+    """A checkpoint: a network at one step.
 
     Args:
         step: of training.
@@ -69,13 +69,13 @@ class TrainedNetwork:
 
     @property
     def steps(self) -> int:
-        """Steps up to the last look."""
+        """Steps up to the last checkpoint."""
         return self.looks[-1].step
 
     def steps_to(self, share: float, classes: int) -> float:
         """Steps until the training loss is at most that share of log(classes); nan if it never is.
 
-        Between looks the loss is taken as a straight line.
+        Between checkpoints the loss is interpolated linearly.
         """
         level, before = share * log(classes), None
         for look in self.looks:
@@ -167,7 +167,7 @@ def _finite(value: float) -> bool:
 
 
 def moments(run: TrainedNetwork, classes: int, limit: int = LIMIT) -> dict[str, Look]:
-    """Six looks at a run, by name.
+    """Six checkpoints of a run, by name.
 
     init; early, at 1 % of the limit; tenth and third, at 10 and 30 % of the steps taken; level,
     the first with at most 25 % of the loss of guessing, where there is one; final.

@@ -1,8 +1,8 @@
 """Which number of a source network predicts its accuracy on another task?
 
 Sources are trained networks, also on noisy labels. The outcome is the test accuracy on the target
-after fine-tuning all weights. Scores are those of :func:`theodolite.transfer`, and what a user has
-besides: the source's own accuracies. Every comparison is within one target.
+after fine-tuning all weights. Scores are those of :func:`theodolite.transfer` and the source's
+own accuracies. Every comparison is within one target.
 """
 
 import numpy as np

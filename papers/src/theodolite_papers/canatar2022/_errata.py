@@ -1,4 +1,4 @@
-"""What in canatar2022 is not as printed, or was left open."""
+"""Errors of canatar2022, and choices that the paper leaves open."""
 
 from theodolite_papers.ledger import Erratum
 

@@ -52,7 +52,7 @@ def kept(runs: Results) -> Results:
 
 
 def shown(runs: Results) -> Results:
-    """The kept runs; all that did not diverge where fewer than two were kept."""
+    """The kept runs; if fewer than two are kept, all runs that did not diverge."""
     chosen = kept(runs)
     return chosen if len(chosen) > 1 else runs.chosen(lambda run: "target_train" in run.arrays)
 
@@ -62,10 +62,11 @@ def _defined(run: Result) -> bool:
 
 
 def of_kept(check: Check) -> Check:
-    """A check that sees the kept runs alone, and decides nothing on fewer than four.
+    """A check of the kept runs only.
 
-    Nor does it where a number is undefined, such as a correlation with a factor that all kept runs
-    share: a comparison with nan is false, and would pass for a failure.
+    With fewer than four it decides nothing. It also decides nothing if a number is undefined, such
+    as a correlation with a factor that is equal in all kept runs: a comparison with nan is false
+    and would count as a failure.
     """
 
     def checked(runs: Results) -> Outcome:
@@ -172,7 +173,7 @@ def _input_hurts(runs: Results) -> Outcome:
 
 
 def _misranked(runs: Results) -> Outcome:
-    """Share of the pairs of runs, ten points apart, that CKA gets wrong."""
+    """Share of pairs of runs (at least ten points apart) that CKA orders wrongly."""
     accuracy = runs["test_accuracy"]
     worse = accuracy[:, None] + 0.1 <= accuracy[None, :]
     if not worse.any():
@@ -195,7 +196,7 @@ def _train_tells_test(runs: Results) -> Outcome:
 
 
 def _above_chance(runs: Results) -> Outcome:
-    """The last layer against every permutation of the labels, and what bias adds."""
+    """The last layer compared with permuted labels, and the bias of the estimator."""
     rows = runs.array("target_train")[:, :, -1].astype(np.float64)
     first = runs.array("target_train")[:, :, 0].astype(np.float64).mean(0)
     mean = rows.mean(0)
@@ -256,7 +257,7 @@ def _average_tells_accuracy(runs: Results) -> Outcome:
 
 
 def chosen_models(runs: Results) -> dict[str, Result]:
-    """Worst and best kept model, and the one of the worse half that CKA likes best.
+    """The worst and the best kept model, and the model of the worse half with the highest CKA.
 
     The last is the paper's third model: its last two layers look like those of a good one.
     """
@@ -278,9 +279,9 @@ def _power_gathers(runs: Results) -> Outcome:
 def _median_over_seeds(
     read: Callable[[Results], Numbers], conditions: Callable[[Numbers], list[Condition]]
 ) -> Check:
-    """A check of medians over seeds, since what one model of each shows may be an accident.
+    """A check of medians over seeds, because single models vary by chance.
 
-    Seeds that kept too few runs to speak of a best or worst one are left out.
+    Seeds with too few kept runs are left out.
     """
 
     def check(runs: Results) -> Outcome:
@@ -326,7 +327,7 @@ def _lags_behind(models: Numbers) -> list[Condition]:
 
 
 def _misleading_model(runs: Results) -> Outcome:
-    """A model that CKA likes, with a spectrum of layer 9 that is not low-rank."""
+    """A model with high CKA whose spectrum in layer 9 is not low-rank."""
     cka = profiles(runs, "target_train")[:, -2:].min(1)
     behind = runs["test_accuracy"].max() - runs["test_accuracy"]
     shallow = runs["gap_9_end"] < runs["gap_10_end"] / 2

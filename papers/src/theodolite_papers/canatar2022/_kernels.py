@@ -1,4 +1,4 @@
-"""What is recorded of a layer's kernel: CKA and its chance level, spectrum and cumulative power."""
+"""The record of a layer's kernel: CKA with its chance level, spectrum and cumulative power."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,8 +34,8 @@ def profile_rows(
 ) -> np.ndarray:
     """Biased and debiased CKA of every layer; mean and largest biased CKA of permuted references.
 
-    The null tells which part of the paper's biased value is there for any labels: it grows with
-    the rank of the layer and falls with the number of examples.
+    The permuted labels show how large the paper's biased value is for any labels. This part grows
+    with the rank of the layer and falls with the number of examples.
     """
     values = [layer_profile(layers, reference, debiased=kind).values for kind in (False, True)]
     rows = [torch.randperm(len(reference), generator=generator) for _ in range(permutations)]
@@ -46,13 +46,13 @@ def profile_rows(
 
 
 def rounded(values: Tensor) -> np.ndarray:
-    """For a record: float32 on the CPU."""
+    """Float32 on the CPU, for a record."""
     return values.detach().float().cpu().numpy()
 
 
 @dataclass(frozen=True)
 class ModeCurves:
-    """What a figure of a kernel's modes shows.
+    """The curves of a figure of a kernel's modes.
 
     Args:
         modes: numbers of the modes that are kept, from 1.
@@ -70,7 +70,7 @@ class ModeCurves:
 def mode_curves(
     spectrum: KernelSpectrum, labels: Tensor, num_classes: int, points: int
 ) -> ModeCurves:
-    """Eigenvalues, cumulative power of the labels, and the numbers read off them."""
+    """Eigenvalues, cumulative power of the labels, and the numbers computed from them."""
     eta = spectrum.eigenvalues
     curve = cumulative_power(spectrum, labels).curve
     modes = thinned(len(eta), points)

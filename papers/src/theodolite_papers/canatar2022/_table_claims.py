@@ -66,7 +66,7 @@ def coefficients(runs: Results, row: int = BIASED, reducer: str = "max") -> np.n
 
 
 def _correlations(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Of every column of the one with every column of the other; nan where one is constant."""
+    """Correlations of the columns of two tables; nan if a column is constant."""
     return np.array([[pearson(row, column) for column in columns.T] for row in rows.T])
 
 

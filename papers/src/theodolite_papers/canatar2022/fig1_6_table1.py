@@ -151,7 +151,7 @@ def measure(config: Cell, trial: Trial) -> Measured:
 
 
 class _CellKernels:
-    """The data of a cell, and what is read off a network on it."""
+    """The data of a cell, and the kernels of a network on them."""
 
     def __init__(self, config: Cell, trial: Trial) -> None:
         data, train_rows, test_rows = load_cell_data(config, trial)
@@ -165,12 +165,12 @@ class _CellKernels:
         }
 
     def target_profile(self, model: nn.Module, name: str, reducer: str) -> np.ndarray:
-        """CKA of all layers with the labels of one set, and its null."""
+        """CKA of all layers with the labels of one set, and with permuted labels."""
         layers = self._layers(model, name, reducer)
         return profile_rows(layers, self._sets[name][1], self._permutations, self._generator)
 
     def profiles(self, model: nn.Module) -> dict[str, np.ndarray]:
-        """Every layer with labels and inputs; spatial layers with every reducer."""
+        """CKA of every layer with labels and inputs; spatial layers in every reduced shape."""
         arrays = {f"target_{name}": self.target_profile(model, name, "max") for name in self._sets}
         inputs = self._sets["train"][0].flatten(1)
         layers = self._layers(model, "train", "flatten")
@@ -265,7 +265,7 @@ def probed_layers(model: nn.Module) -> list[str]:
 
 
 def recipe_of(config: Cell, seed: int) -> Recipe:
-    """Squared error, SGD with or without momentum, a rate that falls linearly."""
+    """The recipe: squared error, SGD with or without momentum, a rate that falls linearly."""
     small = Augmentation(flip=False, padding=1, cutout=0)  # digits are 8 pixels wide
     changes = small if config.data == "digits" else Augmentation()
     return Recipe(
@@ -283,7 +283,7 @@ def recipe_of(config: Cell, seed: int) -> Recipe:
 
 
 def calibrated(model: nn.Module, inputs: Tensor, chunk: int = 500) -> nn.Module:
-    """A copy in evaluation mode whose batch norms know the data.
+    """A copy in evaluation mode whose batch norms have the statistics of the data.
 
     Before the first step their statistics are (0, 1), and early in training they lag behind: the
     features of a deep network then have little to do with what it computes.
@@ -353,7 +353,7 @@ class ResidualMLP(nn.Module):
 
 
 def draw(runs: Results) -> list[Panel]:
-    """The figures over the runs that the paper would keep (all of them where none is)."""
+    """The figures over the runs that the paper would keep (over all runs if it would keep none)."""
     order = sorted(shown(runs), key=lambda run: run["test_accuracy"])
     ordered = Results(tuple(order))
     return [

@@ -59,7 +59,7 @@ _PAIRS = {
 
 @dataclass(frozen=True)
 class TangentRun:
-    """A network whose tangent kernel is followed.
+    """A network whose tangent kernel is measured during training.
 
     Args:
         data: "digits" or "mnist".
@@ -232,7 +232,7 @@ def _target(kernel: Tensor, labels: Tensor, *, debiased: bool = False) -> float:
 
 
 def _shares(whole: Tensor, readout: Tensor) -> dict[str, float]:
-    """How much of the kernel its first term, the last layer's kernel, is."""
+    """The share of the first term (the last layer's kernel) in the kernel."""
     norms = [torch.linalg.matrix_norm(double_center(kernel)) for kernel in (readout, whole)]
     traces = [kernel.diagonal().sum() for kernel in (readout, whole)]
     return {
@@ -242,7 +242,7 @@ def _shares(whole: Tensor, readout: Tensor) -> dict[str, float]:
 
 
 def _main_setting(size: str) -> str:
-    """The setting that is judged: that of the paper at its size, the small pilots' elsewhere."""
+    """The setting that is judged: the paper's, or at smaller sizes that of our pilot runs."""
     return "ntk" if size in LARGE else "standard"
 
 
@@ -329,7 +329,10 @@ def _share_of_readout(runs: Results) -> Outcome:
 
 
 def _dominates(run: Result) -> Outcome:
-    """More than half of the trace, and of the centred norm: the paper does not say of what."""
+    """More than half of the trace and of the centred norm.
+
+    The paper does not say which it means.
+    """
     numbers = _terms(run)
     shares = ("trace_share_end", "norm_share_end")
     return decided(*(above(share, numbers[share], 0.5) for share in shares), **numbers)

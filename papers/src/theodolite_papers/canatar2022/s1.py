@@ -33,7 +33,7 @@ _ID = "canatar2022.s1"
 
 @dataclass(frozen=True)
 class Plateaus:
-    """Three groups of modes, far apart, and two training sets between them.
+    """Three groups of modes with very different eigenvalues, and two training sets between them.
 
     Args:
         counts: modes of each group.
@@ -85,7 +85,7 @@ def _modes(config: Plateaus) -> tuple[Tensor, Tensor]:
 def _error(
     eta: Tensor, power: Tensor, samples: int, ridge: float, generator: torch.Generator
 ) -> float:
-    """Exact test error of one ridge regression on Gaussian modes: what the weights leave over."""
+    """Exact test error of one ridge regression on Gaussian modes."""
     modes = torch.randn(samples, len(eta), generator=generator, dtype=torch.float64)
     signs = torch.randint(2, (len(eta),), generator=generator).double() * 2 - 1
     target = signs * power.sqrt()

@@ -143,7 +143,7 @@ def ledger(
 
 
 def study_at(name: str, size: str | None) -> tuple["Study", str]:
-    """A study and the size to take; one line where that is not lite by default."""
+    """A study and the size to run; prints one line if the default size is not lite."""
     from theodolite_papers.ledger import find_study
 
     study = find_study(name)
@@ -153,7 +153,7 @@ def study_at(name: str, size: str | None) -> tuple["Study", str]:
 
 
 def show_verdicts(study: "Study", size: str, runs: "Runs", json_: bool) -> None:
-    """Print what became of the claims."""
+    """Print the verdicts on the claims."""
     from theodolite.cli.terminal import print_json
     from theodolite_papers.commands.study_tables import print_verdicts, verdict_document
     from theodolite_papers.ledger import judge_study, own_results
@@ -182,7 +182,7 @@ def seeds_from(text: str) -> list[int] | None:
 
 
 def require_folder(results: Path) -> None:
-    """Refuse a folder that is not there, where a slip would read as 'nothing was run'."""
+    """Refuse a missing folder, because a typing error would look like 'nothing was run'."""
     from theodolite.cli.terminal import CommandError
 
     if not results.is_dir():
@@ -194,7 +194,7 @@ def require_folder(results: Path) -> None:
 
 @contextmanager
 def resumable() -> Iterator[None]:
-    """Say on Ctrl-C that nothing is lost."""
+    """Say after Ctrl-C that finished runs are kept."""
     try:
         yield
     except KeyboardInterrupt:

@@ -11,7 +11,7 @@ _STYLES = {"holds": "green", "fails": "red", "mixed": "yellow"}
 
 
 def study_document(study: Study) -> dict[str, Any]:
-    """A study as JSON shows it."""
+    """A study as a JSON document."""
     from theodolite_papers.ledger import plain_config, settings_of
 
     return {
@@ -42,7 +42,7 @@ def print_studies(studies: Sequence[Study]) -> None:
 
 
 def print_verdicts(study: Study, size: str, verdicts: Sequence[Verdict], runs: Results) -> None:
-    """What was run and what stood in, then each claim with whose it is."""
+    """The size that was run and its stand-in, then each claim with its source and verdict."""
     from rich.console import Console
     from rich.text import Text
 

@@ -128,7 +128,7 @@ def _tracker(uri: str | None, results: Path, about: dict[str, str]) -> "MLflowSw
 
 
 def _space(settings: list[str]) -> "Space | None":
-    """``["depth=2,4", "width=8"]`` as a grid; values are JSON where they can be."""
+    """``["depth=2,4", "width=8"]`` as a grid; values are read as JSON if possible."""
     from theodolite.cli.terminal import CommandError
     from theodolite.sweeps import Space
 

@@ -224,7 +224,7 @@ def word_histograms(
 ) -> Float[Tensor, "n words"]:
     """How often each word is the nearest of a descriptor, divided by the image's descriptors.
 
-    Of equally near words the first counts.
+    If several words are equally near, the first counts.
 
     Returns:
         Rows that sum to 1; zeros for an image without descriptors.

@@ -89,12 +89,12 @@ class LinearProbe:
         return misses.square().sum(1) / self.test_targets.square().sum()
 
     def steps_to(self, share: float) -> float:
-        """Steps until this share of the training error is left; inf if that is never so."""
+        """Steps until this share of the training error is left; inf if it never is."""
         energy = float(self.projections.energy.sum())
         return float(steps_to_reduce(self.projections, (1 - share) * energy, self.step_size))
 
     def norms_after(self, shares: Sequence[float]) -> Tensor:
-        """Norm of the weights when these shares of the training error are gone; nan if never."""
+        """Norm of the weights when the error has fallen by these shares; nan if it never does."""
         energy = float(self.projections.energy.sum())
         goals = torch.tensor(shares, dtype=torch.float64, device=self.test_basis.device) * energy
         return weight_norm_after(self.projections, goals, self.step_size)
@@ -144,8 +144,8 @@ class Classifier:
 def best_classifier(split: Split, rates: Sequence[float], steps: Sequence[int]) -> Classifier:
     """The run with the lowest final training loss, among those that do not end above their start.
 
-    Gradient descent does not see a rotation of the features: it runs on the right singular
-    vectors, of which there are no more than examples.
+    Gradient descent does not depend on a rotation of the features. So it runs on the right
+    singular vectors; there are at most as many as examples.
 
     Args:
         split: prepared features, and labels +1 and -1.

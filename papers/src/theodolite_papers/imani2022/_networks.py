@@ -1,4 +1,4 @@
-"""Networks of the figures: what they learn, how they are trained, alignment of their layers."""
+"""Networks of the figures: their tasks, their training, and the alignment of their layers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -230,7 +230,7 @@ RATES = {"adam": 1e-3, "sgd": 0.1, "momentum": 0.05, "rmsprop": 5e-4}
 
 @dataclass(frozen=True)
 class Training:
-    """How a network is trained; stops early where its loss no longer moves.
+    """How a network is trained; training stops early if the loss no longer changes.
 
     Args:
         epochs: at most.
@@ -249,7 +249,7 @@ class Training:
 def build(
     inputs: int, depth: int, width: int, trial: Trial, *, activation: str = "relu", stream: int = 1
 ) -> nn.Module:
-    """A network with one output in the framework's own initialisation."""
+    """A network with one output and the default initialisation of torch."""
     generator = trial.generator(stream)
     sizes = [inputs, *[width] * depth, 1]
     return mlp(sizes, activation, initializer="default", generator=generator).to(trial.device)

@@ -1,4 +1,4 @@
-"""Networks trained on one peaks function, and the tasks that they are measured on."""
+"""Networks trained on one peaks function, and the tasks on which they are measured."""
 
 from dataclasses import dataclass
 
@@ -40,7 +40,7 @@ class PeaksTasks:
 
 @dataclass(frozen=True)
 class Sample:
-    """Inputs with unit rows, and the variables that all tasks are functions of."""
+    """Inputs with unit rows, and the variables that determine the labels of all tasks."""
 
     variables: Tensor
     inputs: Tensor
@@ -61,7 +61,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class PeaksNetwork:
-    """A network trained on the source, beside itself at initialisation."""
+    """A network trained on the source, and the same network at initialisation."""
 
     initial: nn.Module
     trained: nn.Module

@@ -35,7 +35,7 @@ def random_network(name: str, generator: torch.Generator) -> nn.Module:
 
 
 def image_features(model: nn.Module, images: Tensor, name: str, device: torch.device) -> Tensor:
-    """What feeds the head, for images with pixels from 0 to 1, enlarged to 224 pixels.
+    """Inputs of the head for images with pixels from 0 to 1, enlarged to 224 pixels.
 
     Args:
         model: the network.

@@ -48,7 +48,7 @@ GROUPS = ("natural", "artificial")  # of sources and of targets
 
 @dataclass(frozen=True)
 class Target:
-    """Examples of one task, and the group of sources that it is similar to."""
+    """Examples of one task, and the source that is similar to it."""
 
     group: str
     inputs: Tensor
@@ -57,7 +57,7 @@ class Target:
 
 @dataclass(frozen=True)
 class SourceComparison:
-    """What a pair of sources does for all targets.
+    """Results of a pair of sources for all targets.
 
     Args:
         curves: differences of alignment curves (tasks, layers, thresholds), similar minus
@@ -140,7 +140,7 @@ NETWORKS = {
 
 @dataclass(frozen=True)
 class ImageNetSplit:
-    """How the sources are read and learned.
+    """How the sources are read and how networks are trained on them.
 
     Args:
         folder: in the data folder: ``train/CLASS/*``, and ``natural.txt`` with one class per line
@@ -254,7 +254,7 @@ def _pairs(data: Dataset, examples: int, size: int, trial: Trial) -> list[Target
 def _fine_tune_images(
     split: ImageNetSplit, models: dict[str, nn.Module], data: Dataset, batch_size: int, trial: Trial
 ) -> dict[str, float]:
-    """Test accuracy on all classes of a group, from either source."""
+    """Test accuracy on all classes of a group after fine-tuning from each source."""
     results = {}
     for group in GROUPS:
         part = class_subset(data, [name for name in _CIFAR[group] if name in data.classes])

@@ -1,4 +1,4 @@
-"""Figure 11: few-shot linear models on representations that a peaks function has shaped."""
+"""Figure 11: linear models on few examples, with features learned on a peaks function."""
 
 from dataclasses import dataclass, field
 
@@ -39,7 +39,7 @@ _SHARES = tuple(np.linspace(0.05, 0.95, 19).round(2).tolist())
 
 @dataclass(frozen=True)
 class FewShot:
-    """Linear models on few examples; the representation was learned from many.
+    """Linear models on few examples; the features are learned from many.
 
     Args:
         train: number of examples that the network is trained on.

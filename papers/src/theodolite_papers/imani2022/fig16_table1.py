@@ -53,7 +53,7 @@ class Domain:
 
 @dataclass(frozen=True)
 class Start:
-    """The network that everything starts from, and the domains.
+    """The network from which all trainings start, and the domains.
 
     Args:
         model: trained without any of the images here.
@@ -76,7 +76,7 @@ class Start:
 
 @dataclass(frozen=True)
 class DigitDomains:
-    """How many digits play which role; none plays two.
+    """Number of digits for each role; no digit has two roles.
 
     Args:
         base: that the network learns, seen in all three ways.
@@ -236,7 +236,7 @@ def memorize(
 def difference(
     start: Start, models: dict[str, nn.Module], pair: tuple[str, str], bias: bool
 ) -> Tensor:
-    """Mean over the target's tasks of the curve without the source less that with it."""
+    """The curve without the source minus the curve with it, averaged over the target's tasks."""
     source, target = pair
     domain = start.domains[target]
     images, labels = (
@@ -255,7 +255,7 @@ def difference(
 def accuracies(
     length: Schedule, start: Start, models: dict[str, nn.Module], trial: Trial, new_heads: bool
 ) -> dict[str, float]:
-    """Test accuracy after fine-tuning, from every start to every other domain."""
+    """Test accuracy after fine-tuning on every other domain, for each start."""
     generator = trial.generator(41)
     cases = [("none", target) for target in start.domains]
     cases += [(source, target) for source in start.domains for target in start.others(source)]
@@ -345,7 +345,7 @@ def _domains(runs: Results) -> list[str]:
 
 
 def _accuracy_falls(runs: Results) -> Outcome:
-    """The smallest drop over the six pairs decides."""
+    """Accuracy falls for all six pairs; the smallest drop decides."""
     (run,) = runs
     drops = {
         f"{s}_on_{t}": run[f"accuracy_none_on_{t}"] - run[f"accuracy_{s}_on_{t}"]

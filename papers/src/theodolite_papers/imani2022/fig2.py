@@ -1,4 +1,4 @@
-"""Figure 2: label mass by singular direction, with true and with shuffled labels."""
+"""Figure 2: label mass by singular direction, with true and with permuted labels."""
 
 from dataclasses import dataclass, field
 from functools import partial
@@ -46,7 +46,7 @@ _TITLES = {
 
 @dataclass(frozen=True)
 class ShuffledLabels:
-    """A network of three hidden layers, as wide as the input, that memorises shuffled labels.
+    """A network of three hidden layers, as wide as the input, that memorises permuted labels.
 
     Args:
         task: two classes.

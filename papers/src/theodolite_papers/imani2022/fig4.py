@@ -1,4 +1,4 @@
-"""Figure 4: two labelings of two arcs, both separable, one far better aligned."""
+"""Figure 4: two labelings of two arcs. Both are separable, and one is better aligned."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Figure 9: which of two labelings is learned faster can be read off their alignment curves."""
+"""Figure 9: alignment curves predict which of two labelings is learned faster."""
 
 from dataclasses import dataclass
 from math import sqrt

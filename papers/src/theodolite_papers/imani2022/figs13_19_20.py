@@ -120,7 +120,7 @@ def published_extractor(name: str, generator: torch.Generator) -> Extractor:
 def small_extractor(
     data: Dataset, classes: Sequence[int], per_class: int, epochs: int, trial: Trial
 ) -> Extractor:
-    """A small CNN, trained here to tell some classes of the data apart."""
+    """A small CNN, trained here to classify some classes of the data."""
     source = class_subset(data, classes)
     rows = balanced_rows(source.y_train, per_class * len(classes), generator=trial.generator(11))
     channels = data.shape[0]
@@ -308,7 +308,7 @@ def _linear_models(
 
 
 def _means(runs: Results, quantity: str, names: tuple[str, ...]) -> dict[str, float]:
-    """Of the representations that every run has; SIFT may be missing."""
+    """Means over the representations that every run has; SIFT may be missing."""
     present = [n for n in names if all(f"{quantity}_{n}" in run.numbers for run in runs)]
     return {name: runs.mean(f"{quantity}_{name}") for name in present}
 
@@ -318,7 +318,7 @@ def _networks(runs: Results) -> list[str]:
 
 
 def _order(runs: Results) -> Outcome:
-    """The closest of the networks decides."""
+    """The order of representations; the network with the smallest difference decides."""
     original = runs.mean("area_original")
     transfer = [runs.mean(f"area_transfer: {name}") for name in _networks(runs)]
     initial = [runs.mean(f"area_init: {name}") for name in _networks(runs)]

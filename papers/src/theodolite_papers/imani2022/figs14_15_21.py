@@ -111,7 +111,7 @@ def _rising(runs: Results) -> Outcome:
 
 
 def _results(runs: Results) -> dict[str, float]:
-    """Of fine-tuning: source on target."""
+    """Results of fine-tuning: source -> target."""
     return {key: runs.mean(f"result_{key}") for key in _TABLE}
 
 
@@ -140,7 +140,7 @@ def _accurate(runs: Results) -> Outcome:
 
 
 def draw(runs: Results) -> list[Panel]:
-    """Mean differences, those of single tasks, and what fine-tuning reached."""
+    """Mean differences, differences of single tasks, and results of fine-tuning."""
     stacked = runs.array("mean").astype(np.float64)
     x = np.linspace(0, 1, stacked.shape[-1])
     lines = []

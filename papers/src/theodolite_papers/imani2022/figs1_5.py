@@ -195,7 +195,7 @@ def _above_dictionary(runs: Results) -> Outcome:
 
 
 def _kept(runs: Results) -> Outcome:
-    """With the constant column; without it for comparison."""
+    """The numbers with the constant column, and without it for comparison."""
     shares = runs.means({"network": "kept_network", "network_without_bias": "plain_kept_network"})
     return decided(above("network", shares["network"], 0.9), **shares)
 

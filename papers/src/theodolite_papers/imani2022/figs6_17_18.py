@@ -205,12 +205,12 @@ def _names(runs: Results, figure: str) -> list[str]:
 
 
 def _learned(runs: Results, figure: str) -> list[str]:
-    """Configurations of a figure whose network has learned: its loss is below that of guessing."""
+    """Configurations of a figure whose network has learned (loss below that of guessing)."""
     return [name for name in _names(runs, figure) if runs.first[f"loss: {name}"] < _GUESSING]
 
 
 def _risen(runs: Results, figure: str, subset: str) -> Outcome:
-    """The smallest ratios over configurations of trained area to input's and to initial."""
+    """The smallest ratios of the trained area to that of the input and to the initial one."""
     (run,) = runs
     names = _learned(runs, figure)
     trained = [run[f"{subset}: trained: {name}"] for name in names]
@@ -232,7 +232,7 @@ def _linear(runs: Results) -> Outcome:
 
 
 def _no_trend(runs: Results) -> Outcome:
-    """A trend would be a clear mean rank correlation of area and depth."""
+    """No trend: the mean rank correlation of area and depth does not differ clearly from 0."""
     names = [n for n in _names(runs, "6") if n.startswith("depth")]
     areas = np.array([[run[f"train: trained: {name}"] for name in names] for run in runs])
     ranks = [spearman(np.arange(len(names)), row) for row in areas]

@@ -1,1 +1,1 @@
-"""Data, models and training: what the experiments of the papers need."""
+"""Data, models and training for the experiments of the papers."""

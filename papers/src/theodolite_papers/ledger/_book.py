@@ -59,7 +59,7 @@ VERDICTS = {
 
 @dataclass(frozen=True)
 class Spread:
-    """A judged number over the seeds, beside what the paper prints."""
+    """A judged number over the seeds, and the number that the paper prints."""
 
     name: str
     middle: float
@@ -120,7 +120,7 @@ class Sized:
         return len(self.results.by_seed())
 
     def provenance(self, study: Study) -> str:
-        """What the records say about the code, the machine and the claims behind them."""
+        """Which records have a commit, a machine and a digest of the claims."""
         known = [run for run in self.results if run.claims]
         if not known:
             return "Records before 0.2.0"
@@ -132,12 +132,12 @@ class Sized:
         return f"{before}commit {commits}; {devices}; {claims}"
 
     def verdict_text(self, verdict: Verdict) -> str:
-        """The verdict with its units, and whether it rests on a stand-in."""
+        """The verdict with its units; a note if other data stand in for the paper's."""
         said = verdict.status in (*DECIDED, ONE_SEED) and verdict.claim.unit != "calculation"
         return f"{verdict}, on a stand-in" if said and self.stand_in else str(verdict)
 
     def spreads(self, verdict: Verdict) -> list[Spread]:
-        """The numbers that were judged; a stand-in's are not compared with the paper's."""
+        """The judged numbers; those of a stand-in are not compared with the paper's."""
         found = spread_of(verdict)
         return [replace(one, published=None) for one in found] if self.stand_in else found
 
@@ -153,7 +153,7 @@ class Sized:
 
 
 def distinct(texts: Iterable[str]) -> str:
-    """Each text once, with commas between."""
+    """Each text once, separated by commas."""
     return ", ".join(dict.fromkeys(texts))
 
 
@@ -171,12 +171,12 @@ class Entry:
         return done[-1] if done else None
 
     def judged(self, claim: int) -> list[Verdict]:
-        """Verdicts on a claim, of the sizes that judge it, smallest first."""
+        """Verdicts on a claim at the sizes that judge it, smallest first."""
         verdicts = [sized.verdicts[claim] for sized in self.sizes if len(sized.results)]
         return [verdict for verdict in verdicts if verdict.status != "reported"]
 
     def on_a_stand_in(self, claim: int) -> bool:
-        """Whether the verdict of the largest size that judged a claim rests on a stand-in."""
+        """Whether other data stand in for the paper's at the largest size that judged a claim."""
         judged = self.judged(claim)
         calculated = self.study.claims[claim].unit == "calculation"
         return bool(judged) and judged[-1].size in self.study.stand_in and not calculated
@@ -200,7 +200,7 @@ class Chapter:
     def counts(
         self, *, on_a_stand_in: bool = False, in_a_proof: bool = False
     ) -> Mapping[str, Mapping[str, int]]:
-        """Whose -> status -> number of claims, each at its largest size that judged it.
+        """Source -> status -> number of claims, each at the largest size that judged it.
 
         Args:
             on_a_stand_in: count only those whose verdict rests on a stand-in.
@@ -223,7 +223,7 @@ class Chapter:
         }
 
     def differing(self) -> int:
-        """Number of claims that came out differently at the sizes that judged them."""
+        """Number of claims whose verdict differs between sizes."""
         return sum(len({v.status for v in entry.judged(k)}) > 1 for entry, k in self._claims())
 
     def _claims(self) -> list[tuple[Entry, int]]:
@@ -266,7 +266,7 @@ def _sized(root: str | os.PathLike[str], study: Study, size: str) -> Sized:
 
 
 def errata_of(paper: Paper) -> tuple[Erratum, ...]:
-    """What in a paper is not as printed; nothing of our own studies."""
+    """Errors of a paper and choices that it leaves open; empty for our own studies."""
     if paper.own:
         return ()
     module = import_module(f"theodolite_papers.{paper.key}._errata")

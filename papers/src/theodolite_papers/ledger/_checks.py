@@ -1,7 +1,7 @@
 """Checks that many studies need.
 
-Numbers are means over the runs that a claim is about: where it is about single runs, those of the
-run. They are given as label -> name of the number in the records.
+Numbers are means over the runs that a claim is about; if it is about single runs, the numbers of
+the run. Arguments are mappings: label -> name of the number in the records.
 """
 
 import math
@@ -32,7 +32,7 @@ __all__ = [
 
 
 def named(*labels: str, prefix: str = "", suffix: str = "") -> dict[str, str]:
-    """Label -> name, where names are labels with something before or after.
+    """Label -> name, where a name is the label with a prefix or suffix.
 
     Example:
         >>> named("network", "rbf", prefix="area_")
@@ -160,7 +160,7 @@ def _extreme(winner: str, numbers: Mapping[str, str], sign: int) -> Check:
 
 
 def provided(premise: Callable[[Results], bool], check: Check) -> Check:
-    """A check that decides nothing where its premise did not come about."""
+    """A check that decides nothing if its premise is not met."""
 
     def checked(runs: Results) -> Outcome:
         found = check(runs)

@@ -148,7 +148,7 @@ class Claim:
 
 
 def outcome(holds: bool | np.bool | None, **numbers: Number) -> Outcome:
-    """An outcome without conditions: one that only reports, or that has no number to bound.
+    """An outcome without conditions: it only reports numbers.
 
     Example:
         >>> outcome(None, cases=2).holds is None
@@ -161,7 +161,7 @@ def outcome(holds: bool | np.bool | None, **numbers: Number) -> Outcome:
 def decided(
     *conditions: Condition, premise: bool | np.bool | Number = True, **numbers: Number
 ) -> Outcome:
-    """An outcome that holds if all conditions do; None where its premise did not come about.
+    """An outcome that holds if all conditions hold; None if its premise is not met.
 
     Example:
         >>> decided(above("gain", 0.7 - 0.5), trained=0.7, initial=0.5).holds
@@ -252,7 +252,7 @@ def rank_condition(name: str, rank: float, count: int, bound: float) -> Conditio
 
 
 def merged(parts: Mapping[str, Outcome]) -> Outcome:
-    """One outcome from those of several data sets: all must hold; names get theirs in front."""
+    """One outcome from those of several data sets, which must all hold; names get a prefix."""
     conditions = [
         replace(one, name=f"{label} {one.name}" if label else one.name)
         for label, part in parts.items()
@@ -270,7 +270,7 @@ def merged(parts: Mapping[str, Outcome]) -> Outcome:
 
 
 def shown_as(found: Outcome, **numbers: Number) -> Outcome:
-    """The same outcome with other numbers beside it."""
+    """The same outcome, shown with other numbers."""
     return Outcome(found.holds, {k: float(v) for k, v in numbers.items()}, found.conditions)
 
 

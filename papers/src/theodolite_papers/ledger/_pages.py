@@ -63,7 +63,7 @@ def write_ledger(results: str | os.PathLike[str], folder: str | os.PathLike[str]
 
 
 def ledger_markdown(book: Sequence[Chapter]) -> str:
-    """One table per paper: its figures and tables, what was run, and what became of its claims."""
+    """One table per paper: its figures and tables, what was run, and the verdicts on its claims."""
     lines = [
         "# Ledger",
         "",
@@ -155,9 +155,9 @@ def counted_statuses(
     replaced: Mapping[str, int] | None = None,
     proofs: Mapping[str, int] | None = None,
 ) -> str:
-    """``8 holds (2 on a stand-in), 3 undecided``; a stand-in is said where the runs decided.
+    """``8 holds (2 on a stand-in), 3 undecided``; stand-ins are counted for decided claims.
 
-    So are steps of a proof, which are not what the theorem says.
+    Steps of a proof are counted too, because they are not the theorem.
     """
     parts = []
     for status in VERDICTS:
@@ -209,7 +209,7 @@ def ledger_json(book: Sequence[Chapter]) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """As strict JSON has it, with six digits: null where a number is undefined."""
+    """A number with six digits for strict JSON; null if it is undefined."""
     if isinstance(value, Mapping):
         return {key: _finite(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -220,7 +220,7 @@ def _finite(value: Any) -> Any:
 
 
 def verdict_document(study: Study, verdict: Verdict, runs: Results) -> dict[str, Any]:
-    """A verdict as JSON shows it: what was run beside the paper, and how firm it is.
+    """A verdict as a JSON document: what was run, how it differs from the paper, and the interval.
 
     ``settings`` are those in which the runs are not as published, with the ratio of numbers;
     ``stand_in`` is null where nothing stands in; ``decider`` is the number that decided with its
@@ -268,7 +268,7 @@ def decider_text(decider: Decider) -> str:
 
 
 def provenance_of(book: Sequence[Chapter]) -> str:
-    """For which records it can be shown that claims were fixed before the run."""
+    """Which records show that the claims were fixed before the run."""
     sizes = [sized for chapter in book for entry in chapter.entries for sized in entry.sizes]
     runs = [run for sized in sizes for run in sized.results]
     known = sum(bool(run.claims) for run in runs)
@@ -324,7 +324,7 @@ def spread_text(spread: Spread) -> str:
 
 
 def tally_of(chapter: Chapter) -> str:
-    """How many claims of each kind came out how, at the largest size that judged each."""
+    """Number of claims by source and verdict, each at the largest size that judged it."""
     names = {"paper": "The paper's own", "weakened": "Weakened", "ours": "Ours"}
     replaced = chapter.counts(on_a_stand_in=True)
     proofs = chapter.counts(in_a_proof=True)
@@ -345,7 +345,7 @@ def _cell(text: str) -> str:
 
 
 def number_text(value: float) -> str:
-    """Three digits; what float64 rounds, which differs between machines, is 0."""
+    """Three digits; numbers at the rounding of float64, which differ between machines, are 0."""
     if abs(value) < _ROUNDING:
         return "0"
     return "undefined" if math.isnan(value) else f"{value:.3g}"

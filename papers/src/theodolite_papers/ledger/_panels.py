@@ -147,12 +147,12 @@ def plotly_panel(panel: Panel) -> dict[str, Any]:
 
 
 def _folded(title: str, letters: int) -> str:
-    """Long titles have several lines: a panel is not as large as they are long."""
+    """A long title, broken into lines that fit the panel."""
     return "<br>".join(plotly_text(line) for line in textwrap.wrap(title, letters))
 
 
 def _legend_rows(panel: Panel) -> int:
-    """Rows of a legend, about: names stand side by side where they are short."""
+    """Approximate number of rows of a legend; short names share a row."""
     names = [mark.name for mark in panel.marks if not isinstance(mark, (Heat, Tiles))]
     if len(names) < 2:
         return 0
@@ -161,7 +161,7 @@ def _legend_rows(panel: Panel) -> int:
 
 
 def _labeled_axes(panel: Panel) -> set[str]:
-    """Axes along which things stand side by side, each with its label."""
+    """Axes of categories, each with its label."""
     axes: set[str] = set()
     for mark in panel.marks:
         if isinstance(mark, Bars):

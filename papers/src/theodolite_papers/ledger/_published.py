@@ -1,4 +1,4 @@
-"""What a paper prints about its experiments, beside what is run here.
+"""The settings that a paper prints for its experiments, compared with ours.
 
 Every paper's folder has a ``published.toml``. A study is a table in it, by the second part of its
 id. Its settings say what the paper has and where ours stands::
@@ -79,7 +79,7 @@ SOURCES = {
 
 @dataclass(frozen=True)
 class Origin:
-    """Whose claim it is.
+    """The source of a claim: the paper, weakened, or ours.
 
     Args:
         source: a key of ``SOURCES``.
@@ -115,7 +115,7 @@ class Headline:
 
 @dataclass(frozen=True)
 class Difference:
-    """A setting that is not the paper's."""
+    """A setting that differs from the paper's."""
 
     name: str
     ours: Any
@@ -216,7 +216,7 @@ def size_text(study: Study, size: str, runs: Results | None = None) -> str:
 
 
 def origin_of(study: Study, claim: str) -> Origin | None:
-    """Whose a claim is, by its id; None where the paper's table does not say."""
+    """The source of a claim, by its id; None if the paper's table has none."""
     if PAPERS[study.paper].own:
         return Origin("ours")
     entries = _table(study).get("claims", {})
@@ -225,7 +225,7 @@ def origin_of(study: Study, claim: str) -> Origin | None:
 
 
 def excuse_of(study: Study, claim: str, size: str) -> str:
-    """Why missing the bound of a claim is not the paper's failure at this size; empty if it is."""
+    """Why a missed bound does not contradict the paper at this size; empty if it does."""
     origin = origin_of(study, claim)
     if origin is None or origin.source == "ours":
         return ""
@@ -241,7 +241,7 @@ def headlines_of(paper: str) -> Mapping[str, Headline]:
 
 
 def lesson_of(paper: str) -> str:
-    """What was learned from a paper, as one paragraph; empty where nothing is written."""
+    """Our conclusion about a paper in one paragraph; empty if there is none."""
     return " ".join(_tables(paper).get("lesson", "").split())
 
 
@@ -258,7 +258,7 @@ def core_ratio(paper: str, study: str) -> float:
 
 
 def listed_open(paper: str) -> list[Mapping[str, Any]]:
-    """Runs that would decide something and that no size of a study has, with their commands."""
+    """Runs that would decide a claim and belong to no size of a study, with their commands."""
     return list(_tables(paper).get("open", []))
 
 
@@ -268,7 +268,7 @@ def unstudied_of(paper: str) -> list[Mapping[str, Any]]:
 
 
 def printed_panels(study: Study) -> list[Panel]:
-    """What the paper prints about the study's figures, drawn; none where it prints no numbers."""
+    """Panels with the numbers that the paper prints for the study's figures; empty if none."""
     return [
         Panel(
             entry["title"],

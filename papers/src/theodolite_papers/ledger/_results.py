@@ -1,4 +1,4 @@
-"""Runs of a study: what was measured, and where."""
+"""Runs of a study: their numbers, seeds and settings."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ LARGE = ("reduced", "published")  # sizes on the paper's own data
 
 @dataclass(frozen=True)
 class Measured:
-    """What the function of a study returns: named numbers, and arrays for its figure.
+    """The result of a study's function: named numbers, and arrays for its figure.
 
     Args:
         numbers: name -> value; nan where it is undefined.
@@ -33,7 +33,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Result(Measured):
-    """A run: what was measured, and where.
+    """A run: its numbers, seed and settings.
 
     Args:
         point: settings of a sweep; empty if nothing was swept.
@@ -123,7 +123,7 @@ class Results:
 
 
 def run_label(seed: int, point: Mapping[str, object]) -> str:
-    """What a run is called where it is told of: its seed, and its settings if any."""
+    """The name of a run in messages: its seed, and its settings if any."""
     settings = ", ".join(f"{name} {value}" for name, value in point.items())
     return f"seed {seed}, {settings}" if settings else f"seed {seed}"
 

@@ -102,7 +102,7 @@ def run_study(
 def judge_study(study: Study | str, size: str, results: Results) -> list[Verdict]:
     """Judge the claims of a study on its results; nothing is run.
 
-    Runs at other settings than the study's own are left aside: no claim was made about these.
+    Runs at other settings than the study's own are ignored, because no claim is about them.
 
     Raises:
         UnknownNameError: If there is no such study or size.
@@ -197,7 +197,7 @@ def _device_name(device: torch.device) -> str:
 def commit() -> str:
     """The commit of the checkout that the laboratory runs from; empty where it is installed.
 
-    A copy of a checkout without its history is told it by ``THEODOLITE_COMMIT``.
+    A copy without history takes it from the variable ``THEODOLITE_COMMIT``.
     """
     if told := os.environ.get("THEODOLITE_COMMIT"):
         return told
@@ -289,7 +289,7 @@ class RunFolder:
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
     def settle(self, waiting: Sequence[Job], failures: Sequence[Failure]) -> None:
-        """Leave the reasons of runs that failed where their records would be.
+        """Write the reasons of failed runs to the folders of their records.
 
         Raises:
             StudyError: If there are such runs.
@@ -310,7 +310,7 @@ class RunFolder:
 
 
 def _reasons(failures: Sequence[Failure]) -> list[str]:
-    """Each reason once, with the runs that it ended where not all share it."""
+    """Each reason once, with the runs that failed for it, unless all did."""
     runs: dict[str, list[str]] = {}
     for one in failures:
         runs.setdefault(one.reason, []).append(run_label(one.job.seed, one.job.point))
@@ -338,7 +338,7 @@ def load_results(root: str | os.PathLike[str], study: Study, size: str) -> Resul
 
 
 def plain_config(config: Any) -> dict[str, Any]:
-    """A config as it stands in a record: JSON's types only."""
+    """A config in the types of JSON, as in a record."""
     return dict(json.loads(json.dumps(dataclasses.asdict(config), allow_nan=False)))
 
 
@@ -380,7 +380,7 @@ def withdraw_study(
 ) -> Path:
     """Set the records of a study aside, with the verdicts that they had.
 
-    To be called before a claim or a setting changes that was judged. The records move to
+    Call it before a judged claim or setting changes. The records move to
     ``STUDY/withdrawn/SIZE-DATE``; ``withdrawn.json`` keeps every verdict for the ledger.
 
     Returns:
@@ -406,7 +406,7 @@ def withdraw_study(
 def note_withdrawn(
     results: str | os.PathLike[str], verdicts: Sequence[Verdict], reason: str
 ) -> None:
-    """Keep verdicts that no longer count, with the sentences that they were about."""
+    """Keep withdrawn verdicts with the sentences of their claims."""
     kept = withdrawn_verdicts(results)
     for verdict in verdicts:
         outcomes = {
@@ -443,7 +443,7 @@ class SweepTracker(Protocol):
     """Where runs of a sweep are logged besides their records."""
 
     def has_run(self, name: str) -> bool:
-        """Whether a run of this name was kept before."""
+        """Whether a run of this name was logged before."""
 
     def log_run(
         self, name: str, parameters: Mapping[str, Any], numbers: Mapping[str, float]
@@ -556,7 +556,7 @@ def _log(
 
 
 def _log_gallery(records: Path, tracker: SweepTracker) -> None:
-    """A page of all records of the study at this size; none where no run was kept."""
+    """A page of all records of the study at this size; none without records."""
     if not any(records.rglob("record.json")):
         return
     with TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""The ledger in the documentation site: a summary, what is open, and a page for each paper.
+"""The ledger in the documentation site: a summary, open runs, and a page for each paper.
 
 Pages are Markdown with tables in HTML. Numbers, verdicts, settings and pictures come from the
 records and from each paper's ``published.toml``; nothing is copied by hand.
@@ -140,7 +140,7 @@ def _tally(lines: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _headlines(chapter: Chapter) -> list[tuple[Entry, int, Headline]]:
-    """Study, number of the claim in it, and what the summary says, of each headline."""
+    """For each headline: its study, the number of its claim, and its text in the summary."""
     places = {
         claim.id: (entry, k)
         for entry in chapter.entries
@@ -181,12 +181,12 @@ def _headline(chapter: Chapter, entry: Entry, place: int, headline: Headline) ->
 
 
 def _shown_status(verdict: Verdict) -> str:
-    """The status; of one run, on which side it lies."""
+    """The status; with one seed also on which side the number lies."""
     return str(verdict) if verdict.status == ONE_SEED else verdict.status
 
 
 def _measured(sized: Sized, verdict: Verdict, phrases: Mapping[str, str]) -> str:
-    """What decided, with its interval, then the other numbers that have a phrase."""
+    """The deciding number with its interval, then the other numbers that have a phrase."""
     decider = verdict.decider
     spreads = {one.name.replace("_", " "): one for one in sized.spreads(verdict)}
     named = {name.replace("_", " "): phrase for name, phrase in phrases.items()}
@@ -207,7 +207,7 @@ def _paper_value(one: Spread) -> str:
 
 
 def _evidence(entry: Entry, sized: Sized, verdict: Verdict) -> str:
-    """Units, runs, pass rate, ratios and stand-in of a verdict, in a few words."""
+    """Units, runs, pass rate, ratios and stand-in of a verdict, in short."""
     study, made = entry.study, len(sized.results)
     found = differences(study, sized.size, sized.results)
     missed = verdict.status == ONE_SEED  # the verdict has the reason
@@ -231,7 +231,7 @@ def _evidence(entry: Entry, sized: Sized, verdict: Verdict) -> str:
 
 @dataclass(frozen=True)
 class OpenRuns:
-    """Runs on the paper's data that were not made.
+    """Runs on the paper's data that are not done.
 
     Args:
         study: its id.
@@ -255,9 +255,9 @@ class OpenRuns:
 
 
 def open_runs(book: Sequence[Chapter]) -> list[OpenRuns]:
-    """Every run on the papers' data that is planned and not made, the cheapest first.
+    """Every run on the papers' data that is planned and not done, the cheapest first.
 
-    What our own studies lack they list themselves.
+    Our own studies list their missing runs themselves.
     """
     entries = [e for chapter in book if not chapter.paper.own for e in chapter.entries]
     found = [_open(entry, sized) for entry in entries for sized in entry.sizes]

@@ -83,7 +83,7 @@ _SMOKE_SEEDS, _SEEDS = (0,), (101, 102, 103, 104, 105)
 
 @dataclass(frozen=True)
 class Trial:
-    """What a run of a study is given besides its config.
+    """Arguments of a run besides its config.
 
     Args:
         seed: of everything random in the run.
@@ -152,7 +152,7 @@ class Study:
 
     @property
     def default_size(self) -> str:
-        """``lite``, or the smallest larger size that there is, or all that there is."""
+        """``lite``, or else the next larger size, or else the first size of the study."""
         larger = [size for size in SIZES[SIZES.index("lite") :] if size in self.configs]
         return larger[0] if larger else next(iter(self.configs))
 
@@ -181,7 +181,7 @@ class Study:
         return self.seeds.get(size, _SMOKE_SEEDS if size == "smoke" else _SEEDS)
 
     def points_at(self, size: str) -> list[Mapping[str, Any]]:
-        """The points that a size consists of; one without settings if nothing is swept."""
+        """The points of a size; one without settings if nothing is swept."""
         space = self.spaces.get(size)
         return [{}] if space is None else list(space.points())
 

@@ -1,8 +1,8 @@
-"""Verdicts: what became of a claim at one size.
+"""Verdicts on claims at one size.
 
 To *judge* a claim is to apply its check to every part of the results that it is about, and to put a
-95 % interval over seeds around each condition's number. "fails" needs an interval that excludes the
-claim: what lies inside the noise is undecided.
+95 % interval over seeds around each condition's number. "fails" needs an interval that excludes
+the claim. A difference within the noise is undecided.
 """
 
 import math
@@ -45,7 +45,7 @@ class Decider:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a claim at one size.
+    """The verdict on a claim at one size.
 
     Args:
         status: "holds", "fails", "mixed", "undecided", "one seed", "reported" or "not run".
@@ -180,7 +180,7 @@ def _by_seed(claim: Claim, results: Results, outcomes: Mapping[str, Outcome]) ->
 
 
 def _groups(claim: Claim, results: Results) -> list[Results]:
-    """Runs that repeat one another: the seeds of one point, where each run is judged by itself."""
+    """Runs that repeat each other: the seeds of one point, if each run is judged separately."""
     if claim.scope != "run" or (claim.unit == "network" and len(results.by_seed()) == 1):
         return [results]
     points: dict[str, list[Result]] = {}
@@ -191,7 +191,7 @@ def _groups(claim: Claim, results: Results) -> list[Results]:
 
 @dataclass(frozen=True)
 class _Group:
-    """What repeats of one setting say about a claim.
+    """The outcomes of the repeats of one setting.
 
     Args:
         status: of the claim there.
@@ -263,7 +263,7 @@ def _combined(found: Sequence[str]) -> str:
 
 
 def _rank(decider: tuple[Decider, str, float]) -> tuple[int, float]:
-    """Conditions that fail come first, then those inside the noise; the nearest to its bound."""
+    """Order of conditions: failed, within the noise, met; then by the distance from the bound."""
     _, place, distance = decider
     return {"outside": 0, "unknown": 1, "around": 1, "inside": 2}[place], distance
 
@@ -297,7 +297,7 @@ def _mean_of(
 
 
 def _loosest(same: Sequence[Condition]) -> Condition:
-    """One condition for repeats whose bounds differ a little, as chance levels do."""
+    """One condition for repeats with slightly different bounds, such as chance levels."""
     first = same[0]
     low, high = float(np.mean([c.low for c in same])), float(np.mean([c.high for c in same]))
     return replace(first, low=low, high=high, interval=None)

@@ -1,4 +1,4 @@
-"""What in lou2022 is not as printed, or was left open."""
+"""Errors of lou2022, and choices that the paper leaves open."""
 
 from theodolite_papers.ledger import Erratum
 

@@ -205,7 +205,7 @@ def _best(
 
 
 def bounds_by_threshold(rate: Tensor, alignment: Tensor, reduction: Tensor) -> Tensor:
-    """The paper's bound with every singular value as threshold; inf where it promises too little.
+    """The paper's bound with every singular value as threshold; inf if the alignment is too small.
 
     Directions on the last axis, largest singular value first; ``alignment`` is their running mass.
     """

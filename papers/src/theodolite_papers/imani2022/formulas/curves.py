@@ -241,7 +241,7 @@ def one_vs_one_difference(
     .. math:: D_{ab}(\tau) = A(\Phi_{ab}, y_{ab}, \tau) - A(\Phi'_{ab}, y_{ab}, \tau)
 
     Both representations see the same examples. Positive: the first is the better start for the
-    average task of telling two of these classes apart.
+    average task of separating two of these classes.
 
     Range: [-1, 1] in the scales ``"normalized"`` and ``"relative"``.
     Invariant to: joint permutation of the examples; rotation of either side's features; appended

@@ -113,7 +113,7 @@ def gaussian(
     num_classes: int = 2,
     generator: torch.Generator | None = None,
 ) -> Dataset:
-    """Gaussian inputs with uniformly random labels, which nothing but memory can fit.
+    """Gaussian inputs with uniformly random labels: they can only be memorised.
 
     Args:
         covariance: of the inputs; by default 20 dimensions with variances 1, 1/2, ..., 1/20 in a

@@ -1,7 +1,7 @@
 """Data sets with a name: image sets and a table from files, cut and shrunk for small experiments.
 
-An image set is read from ``$THEODOLITE_DATA/NAME.npz``. :func:`download_image_set` puts it there;
-nothing else looks for a network.
+An image set is read from ``$THEODOLITE_DATA/NAME.npz``. :func:`download_image_set` downloads it
+there; no other function uses the network.
 """
 
 import os
@@ -40,7 +40,7 @@ _CIFAR10 = "airplane automobile bird cat deer dog frog horse ship truck"
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Where a named image set comes from, and what it must look like."""
+    """The source and the shape of a named image set."""
 
     repository: str
     examples: tuple[int, int]
@@ -102,7 +102,7 @@ def load_image_set(name: str) -> Dataset:
 
 
 def download_image_set(name: str) -> Dataset:
-    """A named image set through Hugging Face ``datasets``, kept where :func:`load_image_set` looks.
+    """Download a named image set with Hugging Face ``datasets``, for :func:`load_image_set`.
 
     Args:
         name: a key of ``IMAGE_SETS``.
@@ -164,7 +164,7 @@ def _columns(split: Any, expected: ImageSet) -> tuple[Tensor, Tensor]:
 
 
 def _named(dataset: Dataset, expected: ImageSet, source: str) -> Dataset:
-    """The set with its class names, once it is known to be what it claims."""
+    """The set with its class names, after its shape and labels are checked."""
     height, width, *channels = expected.shape
     shape = (*(channels or [1]), height, width)
     if dataset.shape != shape or dataset.x_train.dtype != torch.uint8:

@@ -117,7 +117,7 @@ def pair_task(
     size: int | None = None,
     generator: torch.Generator | None = None,
 ) -> PairTask:
-    """The task of telling two classes apart.
+    """The task of separating two classes.
 
     Args:
         labels: class of every example.

@@ -1,4 +1,4 @@
-"""The networks of the five papers, as the specifications describe them."""
+"""The networks of the five papers."""
 
 from theodolite_papers.lab.models.convnets import (
     conv_net,

@@ -1,4 +1,4 @@
-"""Plain convolutional networks: Simple CNN, strided CNN, the ConvNet of spec 5, VGG16 and VGG19."""
+"""Plain convolutional networks: Simple CNN, strided CNN, the ConvNet of mehta2021, VGG16, VGG19."""
 
 from collections import OrderedDict
 from typing import Literal

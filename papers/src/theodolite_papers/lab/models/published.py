@@ -1,4 +1,4 @@
-"""Networks with published weights, read from files or from the packages that carry them."""
+"""Networks with published weights, read from files or from packages that contain them."""
 
 import hashlib
 import importlib.util
@@ -33,7 +33,7 @@ _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 @dataclass(frozen=True)
 class Published:
-    """Where the weights of a network come from, and what its inputs look like.
+    """The package with the weights of a network, and the scale of its inputs.
 
     Args:
         package: the name, on the Python Package Index, of the package that carries the weights.

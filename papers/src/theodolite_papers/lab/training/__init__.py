@@ -1,4 +1,4 @@
-"""Training: recipes, one loop for a network or for many small ones at once, what a run leaves."""
+"""Training: recipes, one loop for a network or for many small ones, logs and checkpoints."""
 
 from theodolite_papers.lab.training.batches import Augmentation, steps_per_epoch
 from theodolite_papers.lab.training.checkpoints import Checkpoint

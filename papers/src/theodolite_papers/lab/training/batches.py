@@ -1,7 +1,7 @@
-"""The data of a run on its device, and which examples, changed in which way, each step sees.
+"""The data of a run on its device; the examples of each step, and their augmentation.
 
-Seeds are derived from the run's seed, one for each purpose and each epoch or step. Nothing has to
-be replayed to know the order of epoch 37, so a run can be resumed anywhere.
+Seeds are derived from the run's seed, one for each purpose and each epoch or step. The order of
+any epoch is known without earlier ones, so a run can be resumed anywhere.
 """
 
 from collections.abc import Sequence
@@ -127,7 +127,7 @@ def place_data(model: nn.Module, data: Data, loss: Loss, name: str = "data") -> 
 class Augmentation:
     """Horizontal flip (every second image), translation within a padding, a square cut out.
 
-    What is uncovered or cut out takes the value ``fill``: 0, the mean of standardised images.
+    Uncovered and cut-out pixels have the value ``fill``: 0, the mean of standardised images.
 
     Args:
         flip: whether images are mirrored with probability 1/2.
@@ -225,7 +225,7 @@ class Batches:
         self._epoch, self._chosen = -1, tuple[Tensor, ...]()
 
     def arguments(self, step: int) -> tuple[Tensor, ...]:
-        """What :meth:`assemble` needs for a step, counted from 0: small where nothing is random."""
+        """Arguments of :meth:`assemble` for a step, counted from 0; small if nothing is random."""
         epoch, position = divmod(step, self._per_epoch)
         if epoch != self._epoch:
             self._epoch = epoch

@@ -1,4 +1,4 @@
-"""Checkpoints: one file, replaced as a whole, from which a run goes on to the same result."""
+"""Checkpoints: one file, replaced as a whole, from which a run resumes with the same result."""
 
 import hashlib
 import os
@@ -23,7 +23,7 @@ _FORMAT = "theodolite-checkpoint-1"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where the state of a run is kept, and after how many steps it is written.
+    """The file for the state of a run, and the number of steps between writes.
 
     Args:
         path: of the file. A run that finds it goes on from there.
@@ -39,7 +39,7 @@ class Checkpoint:
 
 
 class CheckpointFile:
-    """The file of one run: it knows what must be equal for a run to be the same run."""
+    """The file of one run, with the settings that must be equal to resume it."""
 
     def __init__(
         self, given: Checkpoint | str | Path, model: nn.Module, recipe: Recipe, data: PlacedData
@@ -58,7 +58,10 @@ class CheckpointFile:
         }
 
     def save(self, state: dict[str, Any]) -> None:
-        """Write next to the file, then replace it: a killed process leaves the old or the new."""
+        """Write a temporary file, then replace the old one.
+
+        A killed process leaves either file whole.
+        """
         folder = self._path.parent
         folder.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=folder, prefix=self._path.name, suffix=".part")

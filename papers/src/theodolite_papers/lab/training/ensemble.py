@@ -29,7 +29,7 @@ __all__ = ["Watch", "train_ensemble"]
 
 @dataclass(frozen=True)
 class Watch:
-    """A function that sees all networks of an ensemble at chosen steps.
+    """A function that is called with all networks of an ensemble at chosen steps.
 
     Args:
         steps: numbers of finished steps; 0 is before the first.
@@ -52,8 +52,9 @@ def train_ensemble(
 ) -> list[TrainingLog]:
     """Train networks of one architecture together, in place; each ends as if trained alone.
 
-    Network i is trained by ``replace(recipe, seed=seeds[i])``, up to rounding. One that a rule
-    stops keeps the parameters that it had then. Networks with dropout see other masks than alone.
+    Network i is trained by ``replace(recipe, seed=seeds[i])``, up to rounding. A network that a
+    rule stops keeps its parameters of that step. Networks with dropout get other masks than
+    alone.
 
     Args:
         models: the networks, on one device; equal but for the values of their parameters.
@@ -135,7 +136,7 @@ class _StackedNetworks(Networks):
         return self.per_example(outputs, targets).mean(1)
 
     def per_example(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Losses (networks, examples): a loss of one example does not ask whose example it is."""
+        """Losses (networks, examples); the loss function treats examples of all networks alike."""
         return self.loss(outputs.flatten(0, 1), targets.flatten(0, 1)).view(outputs.shape[:2])
 
     def evaluations(self, data: PlacedData) -> list[Evaluation]:

@@ -1,4 +1,4 @@
-"""Loss and accuracy of a network on a whole set, the log of a run, and what is read off it."""
+"""Loss and accuracy of a network on a whole set, the log of a run, and numbers from this log."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,7 @@
-"""The training loop, the same for one network and for an ensemble that is trained in step.
+"""The training loop, the same for one network and for an ensemble.
 
 What differs between the two is a :class:`Networks`: the losses of a batch, the evaluation of a set.
-Nothing in the loop waits for the device between two epochs: losses stay there until the epoch ends.
+The loop waits for the device only at the end of an epoch: losses stay on the device until then.
 """
 
 import math
@@ -57,7 +57,7 @@ class DivergenceError(TheodoliteError, ArithmeticError):
 
 @dataclass(frozen=True)
 class TrainingState:
-    """What a callback sees: steps and epochs done, the network, the latest batch's mean loss.
+    """The argument of a callback: finished steps and epochs, the network, the latest batch's loss.
 
     The loss is a tensor on the device (nan before the first step); reading it there waits for
     the device, which is the callback's choice.
@@ -292,7 +292,7 @@ class TrainingLoop:
         self.step += 1
 
     def _close_epoch(self) -> dict[int, str]:
-        """Read the epoch's losses; for each network that a rule stops, why."""
+        """Read the epoch's losses; return the reason for each network that a rule stops."""
         columns = self._check()
         self._closed_epochs += 1
         reasons: dict[int, str] = {}

@@ -175,7 +175,7 @@ class Stepper:
 
 @contextmanager
 def own_stream(device: torch.device) -> Iterator[None]:
-    """On a GPU run the block on a stream of its own, as recording demands."""
+    """On a GPU run the block on a separate stream, which recording needs."""
     if device.type != "cuda":
         yield
         return

@@ -1,4 +1,4 @@
-"""Everything that decides how a network is trained, as one frozen value.
+"""All settings of a training, as one frozen value.
 
 A :class:`Recipe` names the loss, the optimizer, the schedule of its rate, the length of the run and
 the rules that end it early. It can be read from plain mappings, as TOML and JSON give them.
@@ -68,7 +68,7 @@ def schedule_factor(schedule: Schedule, step: int, total_steps: int, epoch: int 
 
 @dataclass(frozen=True)
 class Stop:
-    """Rules that end a run at the end of an epoch; each is off until it is given a number.
+    """Rules that end a run at the end of an epoch; a rule without a number is off.
 
     Args:
         loss: stop when the epoch's mean training loss is at most this.
