@@ -9,7 +9,8 @@ from torch.nn import functional
 
 from tests.engine.zoo import specimen
 from tests.tolerances import assert_close
-from theodolite.engine import tangent_alignments, tangent_kernels
+from theodolite.engine import kernel_engine, tangent_alignments, tangent_kernels
+from theodolite.engine import plan as planning
 from theodolite.engine.inputs import BatchList
 from theodolite.engine.kernel_engine import prepare
 from theodolite.engine.plan import EngineOptions
@@ -228,3 +229,42 @@ def test_a_sketch_needs_no_memory_for_kernels_of_many_outputs():
     for layer in exact:
         gap = abs(float(found[layer].alignment - exact[layer].alignment))
         assert gap < 4 * float(found[layer].error)
+
+
+def test_repeated_passes_over_columns_are_compared(monkeypatch):
+    class Scales(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, scale):
+            ctx.scale = scale
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return ctx.scale * gradient, None
+
+    class SecondPass(nn.Module):
+        """The second pass of three examples, over the columns of a block, has other gradients."""
+
+        def __init__(self, scale):
+            super().__init__()
+            self.inner, self.head, self.passes, self.scale = (
+                nn.Linear(4, 5),
+                nn.Linear(5, 2),
+                0,
+                scale,
+            )
+
+        def forward(self, x):
+            self.passes += len(x) == 3
+            other = len(x) == 3 and self.passes == 2
+            return self.head(Scales.apply(self.inner(x), self.scale if other else 1.0).tanh())
+
+    made = planning.make_plan
+    monkeypatch.setattr(
+        kernel_engine, "make_plan", lambda *a: replace(made(*a), block_size=3, batch_size=3)
+    )
+    torch.manual_seed(0)
+    x, y = torch.randn(6, 4), torch.arange(6) % 2
+    assert tangent_alignments(SecondPass(1.0), x, y).checked.batched
+    found = tangent_alignments(SecondPass(1.5), x, y)
+    assert not found.checked.batched
