@@ -9,7 +9,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from theodolite.checks import (
     require_finite,
@@ -20,6 +19,7 @@ from theodolite.checks import (
 from theodolite.cli.terminal import CommandError
 from theodolite.data import SCALINGS, Dataset, load_data, load_npz, npz_tensor, opened_npz, scaled
 from theodolite.engine.batches import MASK_KEY, Batch
+from theodolite.engine.calls import map_leaves
 from theodolite.engine.readouts import read_outputs, resolve_readout
 from theodolite.errors import DataError, TheodoliteError
 
@@ -154,7 +154,7 @@ def in_precision_of(model: nn.Module, examples: Examples) -> Examples:
         return values.to(dtype) if real and dtype is not None else values
 
     batch = examples.batch
-    args, kwargs = tree_map(cast, (batch.args, dict(batch.kwargs)))
+    args, kwargs = map_leaves(cast, (batch.args, dict(batch.kwargs)))
     return replace(examples, batch=replace(batch, args=args, kwargs=kwargs))
 
 

@@ -6,7 +6,7 @@ parts that other packages use: batches, layers, readouts, hooks, state.
 """
 
 from theodolite.engine.batches import IGNORED, Batch, iterate_batches, single_batch
-from theodolite.engine.calls import has_storage, tensors_in
+from theodolite.engine.calls import has_storage, map_leaves, tensors_in
 from theodolite.engine.check import Cause, Check, Checked
 from theodolite.engine.covariances import (
     PositionCovariance,
@@ -174,6 +174,7 @@ __all__ = [
     "labels_are_inputs",
     "limited_memory",
     "main_tensor",
+    "map_leaves",
     "model_device",
     "only_trainable",
     "own_parameters",

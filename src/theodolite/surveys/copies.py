@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
-from theodolite.engine import Batch
+from theodolite.engine import Batch, tensors_in
 
 __all__ = ["Usable", "first_copies", "input_keys", "usable_examples"]
 
@@ -27,9 +26,8 @@ def input_keys(batch: Batch) -> Int[Tensor, " n"] | None:
     """
     leaves = [
         leaf.detach()
-        for leaf in tree_leaves((batch.args, dict(batch.kwargs)))
-        if isinstance(leaf, Tensor)
-        and not leaf.is_nested
+        for leaf in tensors_in((batch.args, dict(batch.kwargs)))
+        if not leaf.is_nested
         and leaf.layout == torch.strided
         and leaf.ndim > 0
         and len(leaf) == len(batch)

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from theodolite.advice.reasons import Reason, failure
@@ -257,6 +256,7 @@ class _Pass:
             around = {name.rpartition(".")[0] for name in around if name}
         self.shapes: dict[str, tuple[Shape, Shape]] = {}  # of output and input, as layers finish
         takes: dict[str, list[bool]] = {name: [] for name in names}
+        batch = batch.copied()  # the model may overwrite what it gets
         given = {_identity(tensor) for tensor in tensors_in((batch.args, dict(batch.kwargs)))}
 
         def hook_for(name: str) -> Any:
@@ -275,7 +275,7 @@ class _Pass:
                 handle = module.register_forward_hook(hook_for(name), with_kwargs=True)
                 hooks.callback(handle.remove)
             follower = hooks.enter_context(follow_layers(model, names))
-            self.output = batch.run(model)
+            self.output = model(*batch.args, **batch.kwargs)
         self.count = len(batch)
         self.points = follower.read_points()
         self.used = follower.parameters
@@ -464,8 +464,8 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        held = {_storage(value) for value in tree_leaves((args, kwargs)) if _dense(value)}
-        fresh = [v for v in tree_leaves(result) if _dense(v) and _storage(v) not in held]
+        held = {_storage(value) for value in tensors_in((args, kwargs)) if _dense(value)}
+        fresh = [v for v in tensors_in(result) if _dense(v) and _storage(v) not in held]
         size = sum(value.nbytes for value in fresh)
         self._found.total += size
         self._found.largest = max(self._found.largest, size)

@@ -14,12 +14,11 @@ from warnings import warn
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from theodolite._distributed import Processes
 from theodolite.advice.reasons import Reason, reason
 from theodolite.checks import size_in_bytes
-from theodolite.engine import available_bytes
+from theodolite.engine import available_bytes, tensors_in
 from theodolite.errors import MemoryLimitError
 from theodolite.records import Note
 from theodolite.surveys.layers import Layout
@@ -167,8 +166,7 @@ def warn_of_memory(planned: int, available: int, *, stacklevel: int) -> None:
 
 
 def _inputs(probe: Probe) -> list[Tensor]:
-    leaves = tree_leaves((probe.batch.args, dict(probe.batch.kwargs)))
-    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    return tensors_in((probe.batch.args, dict(probe.batch.kwargs)))
 
 
 def _place(probe: Probe) -> torch.device:

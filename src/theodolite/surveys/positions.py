@@ -11,10 +11,9 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from theodolite.advice.reasons import Reason, about_positions
-from theodolite.engine import AtPositions, Batch, Loss, PositionLabels, main_tensor
+from theodolite.engine import AtPositions, Batch, Loss, PositionLabels, main_tensor, map_leaves
 from theodolite.errors import DomainError
 from theodolite.linalg import target_columns
 from theodolite.surveys.options import MONITOR_SIZES, SIZES, SurveyOptions
@@ -270,7 +269,7 @@ def _is_causal(model: nn.Module, outputs: Tensor, few: Batch) -> bool:
         changed[:, half:] = (leaf[:, half:] == 0).to(leaf.dtype)
         return changed
 
-    args, kwargs = tree_map(later, (few.args, dict(few.kwargs)))
+    args, kwargs = map_leaves(later, (few.args, dict(few.kwargs)))
     with torch.no_grad():
         other = main_tensor(replace(few, args=args, kwargs=kwargs).run(model))[:, :half]
     same = outputs[:, :half]

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, RandomSampler
 
 from theodolite._distributed import ALONE, Processes
@@ -28,6 +27,7 @@ from theodolite.engine import (
     read_outputs,
     resolve_readout,
     single_batch,
+    tensors_in,
     untouched,
 )
 from theodolite.errors import DomainError, DtypeError, NotFiniteError, ShapeError
@@ -346,8 +346,8 @@ class _Suspects:
 
 def _suspect(batch: Batch) -> int | None:
     """The first example with nan or infinity in its inputs; masks may have minus infinity."""
-    for leaf in tree_leaves((batch.args, dict(batch.kwargs))):
-        if not isinstance(leaf, Tensor) or leaf.is_nested or leaf.layout != torch.strided:
+    for leaf in tensors_in((batch.args, dict(batch.kwargs))):
+        if leaf.is_nested or leaf.layout != torch.strided:
             continue
         if not leaf.is_floating_point() or leaf.numel() == 0 or len(leaf) != len(batch):
             continue
@@ -665,11 +665,10 @@ def _require_finite(model: nn.Module, probe: Probe, cast: Cast | None) -> None:
         return
     place, example = probe.suspect
     example = example.to(model_device(model))
-    leaves = tree_leaves((example.args, dict(example.kwargs)))
-    infinite = any(bool((leaf == torch.inf).any()) for leaf in leaves if isinstance(leaf, Tensor))
+    given = tensors_in((example.args, dict(example.kwargs)))
+    infinite = any(bool((tensor == torch.inf).any()) for tensor in given)
     returned = None if infinite else (example if cast is None else cast(example)).run(model)
-    values = [leaf for leaf in tree_leaves(returned) if isinstance(leaf, Tensor)]
-    if not infinite and not any(bool(tensor.isnan().any()) for tensor in values):
+    if not infinite and not any(bool(tensor.isnan().any()) for tensor in tensors_in(returned)):
         return
     raise NotFiniteError(
         f"data: expected finite inputs, got {'infinity' if infinite else 'nan'} in example {place} "

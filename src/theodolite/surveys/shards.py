@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten
 
 from theodolite._distributed import Processes
-from theodolite.engine import Batch
+from theodolite.engine import Batch, tensors_in
 from theodolite.errors import DomainError, ShapeError
 from theodolite.surveys.targets import Targets, Task
 
@@ -99,9 +98,8 @@ def probe_digest(batch: Batch) -> str:
 
 
 def _tensors(batch: Batch) -> Iterator[Tensor]:
-    for leaf in tree_flatten((batch.args, dict(batch.kwargs), batch.targets))[0]:
-        if isinstance(leaf, Tensor):
-            yield from leaf.unbind() if leaf.is_nested else (leaf,)
+    for tensor in tensors_in((batch.args, dict(batch.kwargs), batch.targets)):
+        yield from tensor.unbind() if tensor.is_nested else (tensor,)
 
 
 def true_targets(truth: Any, places: Tensor, shard: Shard, processes: Processes) -> Targets | None:
