@@ -19,7 +19,7 @@ RISING = AlarmRule("a", rises=True, patience=2)
         ([3, 2, 1], (0, True)),
         ([1, 1, 1], (0, True)),
     ],
-    ids=["no end", "one worse look", "two worse looks", "falling", "constant"],
+    ids=["no end", "one worse checkpoint", "two worse checkpoints", "falling", "constant"],
 )
 def test_the_best_look_is_kept_once_patience_ends(values, kept):
     assert RISING.stop(np.array(values, float)) == kept

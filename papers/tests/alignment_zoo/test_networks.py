@@ -18,7 +18,13 @@ from theodolite_papers.alignment_zoo.design import (
     networks,
 )
 from theodolite_papers.alignment_zoo.models import blocks_of, build, fresh_head
-from theodolite_papers.alignment_zoo.training import Look, TrainedNetwork, evaluate, moments, train
+from theodolite_papers.alignment_zoo.training import (
+    Checkpoint,
+    TrainedNetwork,
+    evaluate,
+    moments,
+    train,
+)
 
 
 def _network(**factors):
@@ -102,7 +108,7 @@ def test_scale_multiplies_the_weights_of_the_same_draw():
 
 def _run(losses):
     return TrainedNetwork(
-        nn.Identity(), [Look(s, {"train_loss": loss}, {}) for s, loss in losses.items()]
+        nn.Identity(), [Checkpoint(s, {"train_loss": loss}, {}) for s, loss in losses.items()]
     )
 
 
@@ -116,28 +122,30 @@ def test_steps_to_a_loss_lie_on_a_line_between_looks():
 def test_moments_are_looks_by_name_and_level_is_missing_where_it_was_not_reached():
     losses = dict(zip((0, 10, 32, 100, 300, 1000), (3.0, 2.0, 1.0, 0.5, 0.3, 0.01), strict=True))
     found = moments(_run(losses), 2)
-    assert [look.step for look in found.values()] == [0, 10, 100, 300, 1000, 1000]
+    assert [point.step for point in found.values()] == [0, 10, 100, 300, 1000, 1000]
     assert "level" not in moments(_run(dict.fromkeys(losses, 1.0)), 2)
 
 
-def test_training_stops_at_the_target_and_keeps_the_weights_of_every_look():
+def test_training_stops_at_the_target_and_keeps_the_weights_of_every_checkpoint():
     network = _network(rate_level=2)
     task = task_of(network)
     run = train(network, build(network, (30,), 2, 10), task, limit=400)
     assert run.reached
-    assert run.looks[-1].values["train_loss"] <= 0.02
-    assert run.looks[-1].values["test_accuracy"] > 0.85
-    run.model.load_state_dict(run.looks[2].weights)
+    assert run.checkpoints[-1].values["train_loss"] <= 0.02
+    assert run.checkpoints[-1].values["test_accuracy"] > 0.85
+    run.model.load_state_dict(run.checkpoints[2].weights)
     assert evaluate(run.model, task.x, task.y)[0] == pytest.approx(
-        run.looks[2].values["train_loss"], rel=1e-5
+        run.checkpoints[2].values["train_loss"], rel=1e-5
     )
 
 
-def test_a_run_that_diverges_ends_at_its_last_finite_look():
+def test_a_run_that_diverges_ends_at_its_last_finite_checkpoint():
     network = _network(optimiser="sgd", rate_level=2, depth=5, scale=30.0)
     run = train(network, build(network, (30,), 2, 10), task_of(network), limit=100)
     assert not run.finite
-    assert all(abs(value) < float("inf") for look in run.looks for value in look.values.values())
+    assert all(
+        abs(value) < float("inf") for look in run.checkpoints for value in look.values.values()
+    )
 
 
 class _Quadratic(nn.Module):

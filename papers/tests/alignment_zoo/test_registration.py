@@ -100,7 +100,7 @@ def test_the_printed_rates_of_the_verdict_are_those_of_the_judged_half(zoo):
     table = confusion(verdict_sample(zoo.of_half("judged")))
     said, wrong = int(table["learning"].sum()), int(table.loc["memorised", "learning"])
     assert (said, wrong) == (57, 0)
-    assert f"({int(table.sum().sum())} networks) none of {said} calls" in ANSWERS
+    assert f"({int(table.sum().sum())} networks) none of {said} verdicts" in ANSWERS
 
 
 def test_the_printed_rates_of_the_rule_are_those_of_its_judged_runs():

@@ -76,7 +76,7 @@ def test_outcomes_and_evidence_stand_beside_the_factors(shards):
     assert networks_["input_neighbours"].between(0, 1).all()
 
 
-def test_curves_hold_a_row_for_every_look(shards):
+def test_curves_hold_a_row_for_every_checkpoint(shards):
     curves = gather(shards).curves
     assert sorted(set(curves["step"])) == [0, 3]
     assert curves["cka_target_last"].notna().all()

@@ -76,7 +76,7 @@ class Block:
 
 
 def blocks_of(layers: Sequence[str]) -> list[Block]:
-    """Parts of a network by the names of its layers; none where they would not help.
+    """Parts of a network by the names of its layers; none if they would have one layer each.
 
     Examples:
         >>> names = ["stem", *(f"net.{b}.{layer}" for b in range(3) for layer in "ab"), "head"]
@@ -163,7 +163,7 @@ class Trace:
         return kept | {"where": [self.run.index, moment.position, rows]}
 
     def static(self) -> dict[str, Any]:
-        """What no step changes."""
+        """The part that is equal at all steps."""
         return {
             "name": self.name,
             "group": self.group,

@@ -1,4 +1,4 @@
-"""A figure: panels of Plotly traces that can be drawn at any step, and the words around them.
+"""A figure: panels of Plotly traces that can be drawn at any step, with title and caption.
 
 A ``Series`` parts a trace into its look, a Plotly object that is made once, and its numbers, which
 depend on the step. Numbers name their place in the record: ``meta["source"]`` maps an axis (``x``,
@@ -152,7 +152,7 @@ class Words:
 
 @dataclass(frozen=True)
 class Figure:
-    """Panels that answer one question; without panels, a few numbers in words.
+    """Panels with one title and caption; without panels, a few numbers in words.
 
     Args:
         key: unique within a group; letters, digits and dashes.
@@ -194,7 +194,7 @@ class Figure:
 def by_moment(
     moment_at: Callable[[int | None], Moment], numbers: Callable[[Moment], Numbers]
 ) -> Callable[[int | None], Numbers]:
-    """Numbers of the moment that goes with a step, computed once for each moment."""
+    """Numbers of the moment that is shown at a step, computed once for each moment."""
     known: dict[int, Numbers] = {}
 
     def found(step: int | None) -> Numbers:
@@ -219,7 +219,7 @@ def _has_numbers(numbers: Mapping[str, Any]) -> bool:
 
 
 def tone(group: Group, family: str, order: int) -> str:
-    """The color of a run: the family's where there is one run, else one for each run."""
+    """The color of a run: the family's color for a single run, else one color for each run."""
     return LIGHT[family if len(group.runs) == 1 else _RUN_TONES[order % len(_RUN_TONES)]]
 
 
@@ -243,7 +243,7 @@ def axes(x: str, y: str, *, log: str = "", **options: Any) -> dict[str, Any]:
 
 
 def layer_ticks(layers: Sequence[str], most: int = 14) -> dict[str, Any]:
-    """Ticks of an axis of layers; with very many only some have their name."""
+    """Ticks of an axis of layers; with very many layers only some have names."""
     every = -(-len(layers) // most) if layers else 1
     positions = list(range(0, len(layers), every))
     texts = [plotly_text(short(layers[i], 16)) for i in positions]
@@ -267,7 +267,7 @@ def array_at(moment: Moment, name: str, indices: Sequence[int] | None) -> dict[s
 
 
 def states_of(panel: Panel, steps: Sequence[int]) -> States:
-    """What the panel shows at each step: the different states, and which of them a step has."""
+    """The different states of a panel, and the state of each step."""
     states: list[list[Numbers]] = []
     frames: list[int] = []
     for step in steps:
@@ -281,7 +281,7 @@ def states_of(panel: Panel, steps: Sequence[int]) -> States:
 def with_ranges(
     panels: Sequence[Panel], states: Sequence[Sequence[Sequence[Numbers]]], *, shared: bool
 ) -> list[dict[str, Any]]:
-    """Layouts with ranges that hold every state, so that a slider never moves an axis."""
+    """Layouts with ranges that contain every state, so that the slider does not change an axis."""
     every = [[numbers for state in panel for numbers in state] for panel in states]
     together = [numbers for panel in every for numbers in panel]
     return [

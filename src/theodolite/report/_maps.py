@@ -67,7 +67,7 @@ class _Table:
     columns: Sequence[str] = ()
 
     def numbers(self) -> Numbers:
-        """What a map draws; texts where its columns leave space for them."""
+        """The data of a map; with texts if its columns are wide enough."""
         z = [carried(row) for row in self.values]
         meta = {"source": {"z": list(self.sources)}, "rows": list(self.rows)}
         found: Numbers = {"z": z, "meta": meta | {"columns": list(self.columns)}}
@@ -112,7 +112,7 @@ def step_maps(
 
 
 def _sketched(runs: Sequence[RunView], family: str, measure: str) -> str:
-    """Of estimates, the error for each number of random vectors: a monitor ends with more."""
+    """A sentence with the errors of sketches; the last step may have more random vectors."""
     errors: dict[int, float] = {}
     for moment in (moment for run in runs for moment in run.moments):
         contents = moment.record.contents
@@ -143,7 +143,7 @@ def class_map(group: Group, name: str, words: Words) -> Figure | None:
 
 
 def kernel_maps(group: Group, name: str, words: Words) -> Figure | None:
-    """Kernels between examples in class order, for layers where they differ, at the end."""
+    """Kernels between examples in class order, at the last step; equal kernels are left out."""
     telling = [
         layer for layer in group.curved("tangent", name)
         if any(_tells(run.with_curves_at(None), name, layer) for run in group.runs)
@@ -193,7 +193,7 @@ def _pair_map(
 
 
 def _tells(moment: Moment, name: str, layer: str) -> bool:
-    """Whether two examples differ from two others: a kernel of equal numbers is a solid square."""
+    """Whether the numbers of a kernel differ; otherwise its map is a solid square."""
     found = moment.array("tangent", name, layer, "matrix")
     if found is None:
         return False
@@ -338,7 +338,7 @@ def _limits(values: Sequence[float | None]) -> Limits:
 
 @dataclass(frozen=True)
 class _Grid:
-    """Where the pictures stand, in pixels: a few of each kind above each other, then the next.
+    """The position of every picture in pixels: a few of each kind in a column, then the next ones.
 
     Args:
         count: pictures of each kind.
@@ -357,7 +357,7 @@ class _Grid:
 
     @property
     def blocks(self) -> list[range]:
-        """The pictures that stand side by side."""
+        """The pictures of one row."""
         starts = range(0, self.count, _ACROSS)
         return [range(i, min(i + _ACROSS, self.count)) for i in starts]
 
@@ -413,7 +413,7 @@ def eigenvector_figure(group: Group) -> Figure | None:
 
 
 def _shape_source(group: Group, layer: str) -> str:
-    """How the shape of the pictures is known: "kernel", "input", "given" or "guessed"."""
+    """The source of the shape of the pictures: "kernel", "input", "given" or "guessed"."""
     found = [_label(run.with_curves_at(None), layer) for run in group.runs]
     return next((text for text in found if text), "kernel")
 
@@ -463,7 +463,7 @@ def _picture_panel(group: Group, run: RunView, layer: str) -> Panel | None:
 
 
 def _picture_layout(grid: _Grid, subjects: tuple[str, str]) -> dict[str, Any]:
-    """Axes of pixels; beside each row stands what it shows."""
+    """Axes of pixels; a label beside each row says what it shows."""
     rows = [(block, kind) for block in grid.blocks for kind in (0, 1)]
     tops = [grid.place(kind, block[0])[0] for block, kind in rows]
     bare: dict[str, Any] = {"showgrid": False, "showline": False, "ticks": ""}
@@ -500,7 +500,7 @@ def _mosaic(moment: Moment, layer: str) -> Numbers:
 
 
 def _normalized(images: np.ndarray) -> np.ndarray:
-    """Each picture to [-1, 1] by its own largest number: eigenvectors have no size."""
+    """Each picture scaled to [-1, 1] by its largest number, because eigenvectors have no size."""
     kept = images if images.shape[1] == _COLORS else images[:, :1]
     largest = np.abs(kept).max(axis=(1, 2, 3), keepdims=True)
     return kept / np.where(largest > 0, largest, 1)

@@ -130,7 +130,7 @@ def _name(group: Group, run: RunView, line: Line) -> str:
 
 
 def legend_of(group: Group, family: str, lines: Sequence[Line]) -> tuple[Key, ...]:
-    """Colors of runs and dashes of measures, where there are several."""
+    """Colors of runs and dashes of measures, if there are several."""
     several = len(group.runs) > 1
     keys = [Key(plain(r.name), tone(group, family, i)) for i, r in enumerate(group.runs) if several]
     if len(lines) > 1:

@@ -1,11 +1,11 @@
 """Rules that stop training when memorising begins, with and without a validation set.
 
-A rule watches one quantity at the looks of a run. It keeps the weights of the look where the
-smoothed quantity was best, and sounds an alarm when the quantity has not been better for some
-looks; or it counts all looks at which the quantity got worse, and keeps the look of the alarm, as
-[forouzesh2021] do with gradient disparity. The first minimum of the changes of training
-predictions is the rule of [yuan2024]. What a rule costs is the test accuracy lost against the best
-look of the run.
+A rule watches one quantity at the checkpoints of a run. It keeps the weights of the checkpoint
+where the smoothed quantity was best. It sounds an alarm if the quantity has not improved for some
+checkpoints. Another kind of rule counts all checkpoints at which the quantity got worse, and keeps
+the checkpoint of the alarm, as [forouzesh2021] do with gradient disparity. The first minimum of the
+changes of training predictions is the rule of [yuan2024]. The cost of a rule is the test accuracy
+lost in comparison with the best checkpoint of the run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ __all__ = ["HARM", "AlarmRule", "chosen_rules", "quantities", "stopped"]
 
 _LARGE = 1e9  # in place of infinity: a sum of it and others is still a number
 # Test accuracy lost by training to the end, from which on memorising did harm. The best of twenty
-# looks is some 0.03 above the others by chance, with 500 test examples.
+# checkpoints is some 0.03 above the others by chance, with 500 test examples.
 HARM = 0.05
 
 
@@ -29,9 +29,9 @@ class AlarmRule:
     Args:
         quantity: a column of the curves, or ``"a - b"`` of two.
         rises: whether a larger quantity is better.
-        patience: looks without a better one, after which the alarm sounds.
-        smoothing: looks that are averaged.
-        counts: whether looks that are worse than the one before are counted over the whole run.
+        patience: checkpoints without a better one, after which the alarm sounds.
+        smoothing: checkpoints that are averaged.
+        counts: whether the rule counts all checkpoints that are worse than the one before.
         needs: "training" or "validation" examples.
     """
 
@@ -55,16 +55,16 @@ class AlarmRule:
             alarm = len(worse) >= self.patience
             return int(worse[self.patience - 1]) if alarm else len(smooth) - 1, alarm
         best, highest = 0, -np.inf
-        for look, value in enumerate(smooth.tolist()):
+        for checkpoint, value in enumerate(smooth.tolist()):
             if value > highest:
-                best, highest = look, value
-            elif look - best >= self.patience:
+                best, highest = checkpoint, value
+            elif checkpoint - best >= self.patience:
                 return best, True
         return best, False
 
 
 def _averaged(values: np.ndarray, count: int) -> np.ndarray:
-    """Mean of the last ``count`` looks, fewer at the start."""
+    """Mean of the last ``count`` checkpoints, fewer at the start."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     ends = np.arange(1, len(values) + 1)
     starts = np.maximum(ends - count, 0)
@@ -82,7 +82,7 @@ def stopped(curves: pd.DataFrame, rules: Mapping[str, AlarmRule]) -> pd.DataFram
     """The checkpoint that every rule keeps.
 
     Args:
-        curves: looks of all networks.
+        curves: checkpoints of all networks.
         rules: name -> rule.
 
     Returns:
@@ -95,8 +95,8 @@ def stopped(curves: pd.DataFrame, rules: Mapping[str, AlarmRule]) -> pd.DataFram
         row = {"best": float(np.nanmax(test)), "end": float(test[-1])}
         watched = {name: quantities(run, name) for name in {r.quantity for r in rules.values()}}
         for name, rule in rules.items():
-            look, alarm = rule.stop(watched[rule.quantity])
-            row |= {f"kept:{name}": float(test[look]), f"alarm:{name}": float(alarm)}
+            checkpoint, alarm = rule.stop(watched[rule.quantity])
+            row |= {f"kept:{name}": float(test[checkpoint]), f"alarm:{name}": float(alarm)}
         rows[str(network)] = row
     return pd.DataFrame.from_dict(rows, orient="index")
 

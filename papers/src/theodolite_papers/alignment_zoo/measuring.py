@@ -30,7 +30,7 @@ __all__ = ["Measured", "measure_network", "measured_layers"]
 
 PROBE = 128
 _TANGENT_PAIRS = 900  # examples times outputs of a tangent kernel
-_DENSE = 96  # examples of a look
+_DENSE = 96  # examples of a checkpoint
 _TARGET = 200  # examples of a task that a network is carried over to
 _FINE_TUNING = 120  # steps
 _FAMILIES = ("representation", "kernel", "tangent", "gradient")
@@ -51,19 +51,19 @@ def measure_network(network: Network, limit: int = LIMIT) -> Measured:
     model = build(network, task.x.shape[1:], task.classes, task.tokens)
     run = train(network, model, task, limit)
     trained = process_time()
-    first = run.looks[0].weights
+    first = run.checkpoints[0].weights
     measurements, known = [], dict[int, list[Row]]()
-    for moment, look in moments(run, task.classes, limit).items():
-        if look.step not in known:  # two moments may be one look
-            model.load_state_dict(look.weights)
-            known[look.step] = list(_moment(network, model, task, first))
-        place = {"network": network.name, "moment": moment, "step": look.step}
-        measurements += [{**place, **row} for row in known[look.step]]
+    for moment, checkpoint in moments(run, task.classes, limit).items():
+        if checkpoint.step not in known:  # two moments may be one checkpoint
+            model.load_state_dict(checkpoint.weights)
+            known[checkpoint.step] = list(_moment(network, model, task, first))
+        place = {"network": network.name, "moment": moment, "step": checkpoint.step}
+        measurements += [{**place, **row} for row in known[checkpoint.step]]
     curves = [
-        {"network": network.name, "step": look.step, **look.values, **extra}
-        for look, extra in zip(run.looks, _curves(network, run, task), strict=True)
+        {"network": network.name, "step": checkpoint.step, **checkpoint.values, **extra}
+        for checkpoint, extra in zip(run.checkpoints, _curves(network, run, task), strict=True)
     ]
-    model.load_state_dict(run.looks[-1].weights)
+    model.load_state_dict(run.checkpoints[-1].weights)
     measured = process_time()
     transfers = list(_transfers(network, run, task)) if _carried(network) else []
     seconds = {
@@ -158,8 +158,8 @@ def _curves(network: Network, run: TrainedNetwork, task: Task) -> Iterator[dict[
     probe = task.x[:_DENSE], task.y[:_DENSE]
     sizes = {**dict.fromkeys(_CHEAP, _DENSE), "pairs": 0}
     options = {"details": False, "pool": "flatten"}
-    for look in run.looks:
-        model.load_state_dict(look.weights)
+    for checkpoint in run.checkpoints:
+        model.load_state_dict(checkpoint.weights)
         generator = torch.Generator().manual_seed(network.seed)
         noise = gradient_noise(model, task, generator)
         found = th.survey(
@@ -198,8 +198,8 @@ def _described(network: Network, model: nn.Module, task: Task) -> Row:
 
 def _outcome(run: TrainedNetwork, task: Task) -> Row:
     """The outcomes of a network, by which measures are judged."""
-    last = run.looks[-1].values
-    best = max(run.looks, key=lambda look: look.values["test_accuracy"])
+    last = run.checkpoints[-1].values
+    best = max(run.checkpoints, key=lambda checkpoint: checkpoint.values["test_accuracy"])
     loss_as_given, as_given, _ = evaluate(run.model, task.x_test, task.y_test_noisy)
     chance = (task.y.bincount().max() / len(task.y)).item()
     fit = last["train_accuracy"] - chance
@@ -237,7 +237,7 @@ def _evidence(run: TrainedNetwork, task: Task) -> Row:
         first = run.model.blocks[0](x).flatten(1)  # type: ignore[index, operator]
     inputs = x.flatten(1)
     return {
-        "fit_accuracy": run.looks[-1].values["train_accuracy"],
+        "fit_accuracy": run.checkpoints[-1].values["train_accuracy"],
         "fit_examples": len(x),
         "input_size": inputs.shape[1],
         "input_neighbours": neighbour_accuracy(inputs, labels).item(),
@@ -271,8 +271,8 @@ def _transfers(network: Network, run: TrainedNetwork, task: Task) -> Iterator[Ro
         (row,) = found.to_frame().to_dict("records")
         truth = _frozen(run.model, data, test)
         for name, weights in (
-            ("fine_tuned", run.looks[-1].weights),
-            ("scratch", run.looks[0].weights),
+            ("fine_tuned", run.checkpoints[-1].weights),
+            ("scratch", run.checkpoints[0].weights),
         ):
             model = build(network, task.x.shape[1:], task.classes, task.tokens)
             model.load_state_dict(weights)

@@ -208,7 +208,7 @@ def _draw_alarm(found: Sample) -> list[Panel]:
     )
     return [
         Panel(
-            "test accuracy lost against the best look",
+            "test accuracy lost against the best checkpoint",
             [
                 Bars("all networks", rules, lost),
                 Bars("networks that memorising harmed", rules, harmed),

@@ -52,7 +52,8 @@ SCHEMA: Mapping[str, Mapping[str, str]] = {
         "parameters": "number of parameters",
         "steps": "taken in training",
         "reached": "whether the training loss came down to 0.02 within 1,000 steps",
-        "finite": "whether the loss stayed finite; else all is of the last look that was",
+        "finite": "whether the loss stayed finite; otherwise all values are of the last "
+        "checkpoint with a finite loss",
         **_SHARES,
         "test_loss_as_given": "of test examples whose labels have the same share of noise",
         "gap": "train_accuracy - test_accuracy_as_given",
@@ -60,7 +61,7 @@ SCHEMA: Mapping[str, Mapping[str, str]] = {
         "chance": "share of the largest class among the training labels",
         "carried_over": "(test_accuracy_as_given - chance) / (train_accuracy - chance)",
         "outcome": "learned (carried over > 0.5), memorised (< 0.2), between, not fitted, diverged",
-        "best_test_accuracy": "over all looks",
+        "best_test_accuracy": "over all checkpoints",
         "best_step": "at which it was",
         "steps_to_75": "steps until the training loss was 75 % of log(classes); nan if never",
         "steps_to_50": "the same of 50 %",
@@ -73,14 +74,15 @@ SCHEMA: Mapping[str, Mapping[str, str]] = {
         "input_probe": "evidence of judge_inputs: probe_accuracy of the inputs",
         "first_layer_neighbours": "evidence of judge_inputs: neighbour_accuracy of the first block",
         "seconds_training": "processor seconds",
-        "seconds_measuring": "processor seconds of all moments and looks",
+        "seconds_measuring": "processor seconds of all moments and checkpoints",
         "seconds_transfer": "processor seconds of forecasts and fine-tuning",
     },
     "measurements": {
         "network": "name of the network",
         "moment": "init; early: 1 % of 1,000 steps; tenth, third: 10 and 30 % of the steps taken; "
-        "level: first look with a training loss of at most 25 % of log(classes); final",
-        "step": "of the look; looks are about 20, log-spaced: the nearest is taken",
+        "level: first checkpoint with a training loss of at most 25 % of log(classes); final",
+        "step": "of the checkpoint; about 20 checkpoints are evenly spaced on a logarithmic "
+        "scale, and the nearest is taken",
         "probe": "train: 128 training examples, labels as given; held_out: of test, true labels",
         "layer": "number of the block, the head last; -1 for the whole network",
         "depth": "layer / (number of layers - 1); nan for the whole network",
@@ -92,9 +94,10 @@ SCHEMA: Mapping[str, Mapping[str, str]] = {
     },
     "curves": {
         "network": "name of the network",
-        "step": "of the look",
+        "step": "of the checkpoint",
         **_SHARES,
-        "prediction_changes": "share of training predictions that changed since the last look",
+        "prediction_changes": "share of training predictions that changed since the last "
+        "checkpoint",
         "gradient_disparity": "mean distance between gradients of 8 batches of 16",
         "gradient_noise_scale": "trace of their covariance / squared mean gradient; inf if below 0",
         **{

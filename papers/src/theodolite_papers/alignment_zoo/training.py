@@ -1,7 +1,7 @@
 """Training with about twenty checkpoints: evaluations and weights at each.
 
 A network is trained until its loss on the training examples is at most :data:`TARGET`, or for
-:data:`LIMIT` steps; it is looked at, and its weights are kept, at :data:`LOOKS`.
+:data:`LIMIT` steps; it is evaluated, and its weights are kept, at :data:`CHECKPOINTS`.
 """
 
 import copy
@@ -16,11 +16,11 @@ from theodolite_papers.alignment_zoo.data import Task
 from theodolite_papers.alignment_zoo.design import MOMENTS, Network
 
 __all__ = [
+    "CHECKPOINTS",
     "LEVELS_OF_LOSS",
     "LIMIT",
-    "LOOKS",
     "TARGET",
-    "Look",
+    "Checkpoint",
     "TrainedNetwork",
     "evaluate",
     "moments",
@@ -29,15 +29,15 @@ __all__ = [
 
 TARGET = 0.02
 LIMIT = 1000
-_FEWEST = 46  # steps before a run may end, so that there are looks enough
-LOOKS = (
+_FEWEST = 46  # steps before a run may end, so that there are checkpoints enough
+CHECKPOINTS = (
     0, 3, 6, 10, 15, 22, 32, 46, 64, 90, 125, 170, 220, 280, 350, 430, 520, 620, 730, 860, LIMIT,
 )  # fmt: skip
 LEVELS_OF_LOSS = (75, 50, 25, 10)  # % of that of guessing
 
 
 @dataclass(frozen=True)
-class Look:
+class Checkpoint:
     """A checkpoint: a network at one step.
 
     Args:
@@ -57,20 +57,20 @@ class TrainedNetwork:
 
     Args:
         model: at its last step.
-        looks: in order.
+        checkpoints: in order.
         reached: whether the loss came down to the target.
-        finite: whether it stayed finite; else the last look is the last that was.
+        finite: whether it stayed finite; else the last checkpoint is the last that was.
     """
 
     model: nn.Module
-    looks: list[Look] = field(default_factory=list)
+    checkpoints: list[Checkpoint] = field(default_factory=list)
     reached: bool = False
     finite: bool = True
 
     @property
     def steps(self) -> int:
         """Steps up to the last checkpoint."""
-        return self.looks[-1].step
+        return self.checkpoints[-1].step
 
     def steps_to(self, share: float, classes: int) -> float:
         """Steps until the training loss is at most that share of log(classes); nan if it never is.
@@ -78,14 +78,16 @@ class TrainedNetwork:
         Between checkpoints the loss is interpolated linearly.
         """
         level, before = share * log(classes), None
-        for look in self.looks:
-            loss = look.values["train_loss"]
+        for checkpoint in self.checkpoints:
+            loss = checkpoint.values["train_loss"]
             if loss <= level:
                 if before is None:
-                    return float(look.step)
+                    return float(checkpoint.step)
                 above = before.values["train_loss"]
-                return before.step + (look.step - before.step) * (above - level) / (above - loss)
-            before = look
+                return before.step + (checkpoint.step - before.step) * (above - level) / (
+                    above - loss
+                )
+            before = checkpoint
         return float("nan")
 
 
@@ -94,8 +96,8 @@ def evaluate(model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, float, Tens
     model.eval()
     with torch.no_grad():
         outputs = model(x)
-    told = outputs.argmax(1)
-    return cross_entropy(outputs, y).item(), (told == y).double().mean().item(), told
+    predicted = outputs.argmax(1)
+    return cross_entropy(outputs, y).item(), (predicted == y).double().mean().item(), predicted
 
 
 def train(network: Network, model: nn.Module, task: Task, limit: int = LIMIT) -> TrainedNetwork:
@@ -117,16 +119,16 @@ def train(network: Network, model: nn.Module, task: Task, limit: int = LIMIT) ->
             model.parameters(), network.rate, 0.9, weight_decay=network.decay, fused=True
         )
     run = TrainedNetwork(model)
-    order, place, told = torch.randperm(len(task.x), generator=generator), 0, None
-    due = [look for look in LOOKS if look < limit] + [limit]
+    order, place, predicted = torch.randperm(len(task.x), generator=generator), 0, None
+    due = [checkpoint for checkpoint in CHECKPOINTS if checkpoint < limit] + [limit]
     for step in range(limit + 1):
         if step in due:
-            values, told = _look(model, task, told)
+            values, predicted = _evaluated(model, task, predicted)
             if not all(map(_finite, values.values())):
                 run.finite = False
-                model.load_state_dict(run.looks[-1].weights)
+                model.load_state_dict(run.checkpoints[-1].weights)
                 break
-            run.looks.append(Look(step, values, copy.deepcopy(model.state_dict())))
+            run.checkpoints.append(Checkpoint(step, values, copy.deepcopy(model.state_dict())))
             run.reached = values["train_loss"] <= TARGET
             if run.reached and step >= min(_FEWEST, limit):
                 break
@@ -143,12 +145,14 @@ def train(network: Network, model: nn.Module, task: Task, limit: int = LIMIT) ->
     return run
 
 
-def _look(model: nn.Module, task: Task, before: Tensor | None) -> tuple[dict[str, float], Tensor]:
-    train_loss, train_accuracy, told = evaluate(model, task.x, task.y)
+def _evaluated(
+    model: nn.Module, task: Task, before: Tensor | None
+) -> tuple[dict[str, float], Tensor]:
+    train_loss, train_accuracy, predicted = evaluate(model, task.x, task.y)
     held_loss, held_accuracy, _ = evaluate(model, task.x_validation, task.y_validation)
-    test_loss, test_accuracy, test_told = evaluate(model, task.x_test, task.y_test)
-    as_given = (test_told == task.y_test_noisy).double().mean().item()
-    changes = 1.0 if before is None else (told != before).double().mean().item()
+    test_loss, test_accuracy, test_predicted = evaluate(model, task.x_test, task.y_test)
+    as_given = (test_predicted == task.y_test_noisy).double().mean().item()
+    changes = 1.0 if before is None else (predicted != before).double().mean().item()
     values = {
         "train_loss": train_loss,
         "train_accuracy": train_accuracy,
@@ -159,31 +163,37 @@ def _look(model: nn.Module, task: Task, before: Tensor | None) -> tuple[dict[str
         "test_accuracy_as_given": as_given,
         "prediction_changes": changes,
     }
-    return values, told
+    return values, predicted
 
 
 def _finite(value: float) -> bool:
     return abs(value) < float("inf")
 
 
-def moments(run: TrainedNetwork, classes: int, limit: int = LIMIT) -> dict[str, Look]:
+def moments(run: TrainedNetwork, classes: int, limit: int = LIMIT) -> dict[str, Checkpoint]:
     """Six checkpoints of a run, by name.
 
     init; early, at 1 % of the limit; tenth and third, at 10 and 30 % of the steps taken; level,
     the first with at most 25 % of the loss of guessing, where there is one; final.
     """
 
-    def nearest(step: float) -> Look:
-        return min(run.looks, key=lambda look: abs(log((look.step + 1) / (step + 1))))
+    def nearest(step: float) -> Checkpoint:
+        return min(
+            run.checkpoints, key=lambda checkpoint: abs(log((checkpoint.step + 1) / (step + 1)))
+        )
 
     found = {
-        "init": run.looks[0],
+        "init": run.checkpoints[0],
         "early": nearest(0.01 * limit),
         "tenth": nearest(0.1 * run.steps),
         "third": nearest(0.3 * run.steps),
-        "final": run.looks[-1],
+        "final": run.checkpoints[-1],
     }
-    below = [look for look in run.looks if look.values["train_loss"] <= 0.25 * log(classes)]
+    below = [
+        checkpoint
+        for checkpoint in run.checkpoints
+        if checkpoint.values["train_loss"] <= 0.25 * log(classes)
+    ]
     if below:
         found["level"] = below[0]
     return {name: found[name] for name in MOMENTS if name in found}

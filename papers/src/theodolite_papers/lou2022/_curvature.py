@@ -53,7 +53,7 @@ _DENSE_BELOW = 512  # the full matrix is cheaper than ARPACK's start-up below th
 
 @dataclass(frozen=True)
 class Pass:
-    """Some examples and what each of their outputs is weighed with."""
+    """Some examples, and the weight of each of their outputs."""
 
     batch: Batch
     weights: Tensor

@@ -1,4 +1,4 @@
-"""Networks of many depths: Tables 1 to 3, where alignment peaks, which line describes the peaks."""
+"""Networks of many depths: Tables 1 to 3, the layers with the highest alignment, fitted lines."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -131,12 +131,12 @@ class Tabled:
 
     @property
     def row(self) -> Row:
-        """What the table says."""
+        """The row of the table for this network."""
         return ROWS[self.data][self.depth]
 
     @property
     def setting(self) -> Setting:
-        """The network with everything spelled out."""
+        """The complete setting of the network."""
         epochs = self.row.epochs
         return Setting(
             data=self.data,

@@ -74,7 +74,7 @@ def measurable(model: nn.Module, x: Tensor) -> tuple[nn.Module, Tensor]:
 def alignments(model: nn.Module, ground: Ground, params: str | None = None) -> np.ndarray:
     """Alignment of every layer with the labels of the probe, in order of execution.
 
-    Of all its parameters, or of those that a pattern selects.
+    All parameters count, or those that a pattern selects.
     """
     copy, x = measurable(model, ground.probe[0])
     with unfrozen(copy):
@@ -91,7 +91,7 @@ class AlignmentWatch:
         self.curves: list[np.ndarray] = []
 
     def __call__(self, state: TrainingState) -> bool:
-        """Measure, if it is time; a network that has diverged ends the run."""
+        """Measure if a measurement is due. If the network has diverged, the run ends."""
         if state.step not in self._chosen:
             return False
         if not all(bool(p.isfinite().all()) for p in state.model.parameters()):
@@ -102,7 +102,7 @@ class AlignmentWatch:
 
 
 def shape_of(curve: np.ndarray) -> dict[str, float]:
-    """Height and place of the peak, and how far it stands above both ends."""
+    """Height and layer of the peak, and its distance above both ends."""
     values = torch.from_numpy(np.asarray(curve, dtype=np.float64))
     return {
         "peak": float(peak_layer(values)),
@@ -137,7 +137,7 @@ def as_array(values: Tensor | np.ndarray | list[float]) -> np.ndarray:
 
 
 def run_once(config: Architecture, trial: Trial) -> Measured:
-    """Train to a small loss; alignments before and after, gaps, and whether it got there."""
+    """Train to a small loss; alignments before and after, gaps, and whether it was reached."""
     ground = prepare(config, trial, flat=config.architecture == "ffnn")
     model = build(config, ground, trial)
     before = alignments(model, ground)
@@ -154,7 +154,7 @@ def run_once(config: Architecture, trial: Trial) -> Measured:
 
 
 def converged(runs: Results) -> Results:
-    """The runs that ended at their training loss; others are not comparable with them."""
+    """The runs that reached their training loss; other runs are not comparable."""
     return runs.chosen(lambda run: run["converged"] == 1)
 
 

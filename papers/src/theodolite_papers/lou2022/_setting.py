@@ -1,4 +1,4 @@
-"""What the experiments of this paper have in common: data, networks, training, one step."""
+"""Common parts of this paper's experiments: data, networks, training, one gradient step."""
 
 from collections import OrderedDict
 from copy import deepcopy
@@ -44,7 +44,7 @@ _OUTCOMES = ("train_loss", "train_accuracy", "test_loss", "test_accuracy", "loss
 
 @dataclass(frozen=True)
 class Setting:
-    """A network and its training; the paper leaves most of it open.
+    """A network and its training; the paper prints few of these settings.
 
     Args:
         data: name of the data set; the 8x8 digits stand in where none can be had.
@@ -197,7 +197,7 @@ def recipe_of(setting: Setting, seed: int, **changes: Any) -> Recipe:
 def learned(
     model: nn.Module, ground: Ground, recipe: Recipe, *callbacks: Callback
 ) -> TrainingLog | None:
-    """Train in place; None if the loss was not finite, and then the network is as it was before."""
+    """Train in place. None if the loss was not finite; the network is then unchanged."""
     before = deepcopy(model.state_dict())
     try:
         log = train(model, ground.train, recipe, test=ground.test, callbacks=callbacks)
@@ -227,7 +227,7 @@ def final_numbers(log: TrainingLog | None) -> dict[str, float]:
 
 
 def stepped(net: nn.Module, x: Tensor, targets: Tensor, rate: float) -> nn.Module:
-    """A copy of the network after one step down the mean cross-entropy of all examples.
+    """A copy of the network after one gradient step on the mean cross-entropy of all examples.
 
     Args:
         net: the network, which is left as it is.

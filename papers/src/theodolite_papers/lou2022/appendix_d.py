@@ -1,4 +1,4 @@
-"""Appendix D: alignments one step ahead, predicted in stages, against steps that were taken."""
+"""Appendix D: predicted alignments after one step, compared with real steps."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ _SMALL_HEAD = "small_head"
 
 @dataclass(frozen=True)
 class OneStepAhead(Setting):
-    """A network that is stopped a few times, and takes one step of gradient descent each time.
+    """A network that is stopped a few times; each time one gradient step is measured.
 
     Args:
         stops: steps of training after which a step is predicted and taken; 0 is the start.
@@ -161,7 +161,7 @@ def _stops(runs: Results) -> list[int | str]:
 
 
 def _every_stop(key: str, bound: Callable[[str, float], Condition]) -> Check:
-    """A number at every stop of the training, at the step size that the paper speaks of."""
+    """A number at every stop of the training, at the step size of the paper."""
 
     def check(runs: Results) -> Outcome:
         size = _printed_step(runs)

@@ -1,4 +1,4 @@
-"""Approximations 1 and 2: the gradient points along the labels; features move to first order."""
+"""Approximations 1 and 2: the gradient is parallel to the labels; features change linearly."""
 
 from dataclasses import dataclass
 from math import nan

@@ -75,7 +75,7 @@ def _value(setting: object) -> float:
 
 
 def _rank(group: tuple[object, Results]) -> tuple[str, float]:
-    """By optimizer, and then by size."""
+    """Order of the swept settings: by optimizer, then by value."""
     words = str(group[0]).split()
     return " ".join(words[:-1]), float(words[-1])
 
@@ -114,7 +114,7 @@ def _monotone(axis: str, key: str, sign: int) -> Check:
 
 
 def _losses(runs: Results) -> dict[str, float]:
-    """The range of final training losses, for the reader to see what is compared."""
+    """The range of final training losses, to show which networks are compared."""
     if not len(runs):
         return {}
     return {
@@ -124,7 +124,7 @@ def _losses(runs: Results) -> dict[str, float]:
 
 
 def _same_loss(runs: Results) -> bool:
-    """The paper compares networks at the same training loss: here within a factor."""
+    """Whether training losses agree within a factor; the paper compares equal ones."""
     losses = runs["train_loss"]
     return bool(len(losses)) and float(losses.max()) <= _FACTOR * float(losses.min())
 
@@ -199,14 +199,14 @@ def _draw_gaps(
 
 
 def _claim(name: str, text: str, check: Check, **options: Any) -> Claim:
-    """About networks at the same training loss."""
+    """A claim about networks at the same training loss."""
     premise = f"training losses agree within a factor of {_FACTOR}"
     sentence = f"{text} (where {premise})"
     return Claim(f"lou2022.{name}", sentence, check, scope="seed", premise=premise, **options)
 
 
 def _paper_claim(name: str, text: str, check: Check, **options: Any) -> Claim:
-    """Judged on the paper's data alone."""
+    """A claim that is judged only on the paper's data."""
     return _claim(name, text, check, sizes=LARGE, **options)
 
 
@@ -217,7 +217,7 @@ def _gap_study(
     not_run: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Study:
-    """A study of runs to the same loss; ``loss_gaps`` are the published ones."""
+    """A study of runs to the same loss; ``loss_gaps`` are the gaps that the paper prints."""
     return Study(
         id=f"lou2022.fig{figure}",
         shows=(f"Figure {figure}",),

@@ -1,4 +1,4 @@
-"""Figures 16 and 17: layers trained one by one show no hierarchy; trained together they do."""
+"""Figures 16 and 17: layers trained one by one show no hierarchy; layers trained together do."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Figure 18 and Table 4: only the last layer learns, and still hidden alignments change."""
+"""Figure 18 and Table 4: only the last layer is trained, and alignments of hidden layers change."""
 
 from dataclasses import dataclass
 
@@ -53,7 +53,7 @@ _TABLE = {  # Table 4, by width
 
 @dataclass(frozen=True)
 class Frozen(Setting):
-    """A network of which the last layer alone is trained.
+    """A network of which only the last layer is trained.
 
     Args:
         noise_scale: of the initial weights of the last layer.

@@ -43,7 +43,7 @@ __all__ = ["STUDIES", "FollowedNetwork"]
 
 @dataclass(frozen=True)
 class FollowedNetwork(Setting):
-    """A network whose hierarchy is followed through training.
+    """A network whose alignments are measured during training.
 
     Args:
         early_epochs: within which most of the rise should lie. The paper says about 2 epochs, of
@@ -86,7 +86,7 @@ def measure(config: FollowedNetwork, trial: Trial) -> Measured:
 
 
 def _moments(total: int, early: int, count: int) -> set[int]:
-    """Steps at which to look: more densely at the start."""
+    """Steps to measure, more densely at the start."""
     spaced = np.geomspace(1, total, count).round().astype(int)
     return {0, min(early, total), total, *spaced.tolist()}
 

@@ -88,7 +88,7 @@ def _agrees(fit: dict[str, float], expected: float) -> Condition:
 
 
 def _nearer(runs: Results) -> Outcome:
-    """Of each network, by how much its squared distance from the 3/5 law exceeds the other."""
+    """Squared distance of each network from the 3/5 law minus that from the other law."""
     found = {}
     for name, part in data_sets(runs).items():
         depths, peaks = peaks_of(part, fitted_loss(name))
@@ -120,7 +120,7 @@ def _near_balance(runs: Results) -> Outcome:
 
 
 def _inside(runs: Results) -> Outcome:
-    """Of the networks that fitted their data; one that diverged has no peak."""
+    """Whether the peak of every fitted network is inside; a diverged network has no peak."""
     run = runs.runs[0]
     depth, peaks = run.arrays["curves"].shape[1], run.arrays["peaks"]
     fitted = run.arrays["final_losses"] <= fitted_loss(str(run.point.get("data", "digits")))
@@ -144,7 +144,7 @@ def _accuracy(runs: Results) -> Outcome:
 
 
 def _trained(runs: Results) -> Outcome:
-    """Networks of each depth that fitted their data; the others have no part in the fits."""
+    """Networks of each depth that fitted their data; the fits use no others."""
     found: dict[str, float] = {}
     for name, part in data_sets(runs).items():
         for depth, same in sorted(by_depth(part).items()):
@@ -163,7 +163,7 @@ def draw(runs: Results) -> list[Panel]:
 
 
 def _shown(name: str, part: Results) -> float:
-    """Largest training loss of what is drawn: all networks where none fitted its data."""
+    """Largest training loss of networks to draw; if none fitted its data, all are drawn."""
     most_loss = fitted_loss(name)
     return most_loss if len(peaks_of(part, most_loss)[0]) else inf
 

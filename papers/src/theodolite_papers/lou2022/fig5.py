@@ -1,4 +1,4 @@
-"""Figure 5: the output Hessian predicts how features move, and lives in the middle layers."""
+"""Figure 5: the output Hessian predicts the change of features; its energy is in middle layers."""
 
 from copy import deepcopy
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ _TINY_STEPS = (1e-5, 1e-7, 1e-9, 1e-11)
 
 @dataclass(frozen=True)
 class Curvature(Setting):
-    """A network whose curvature is followed through training.
+    """A network whose curvature is measured during training.
 
     Args:
         samples: training images that the Hessian is taken over.
@@ -120,7 +120,7 @@ class _Look:
         self.updates.append(_one_step(model, (x.double(), y), self._config.learning_rate))
 
     def numbers(self) -> dict[str, float]:
-        """At the time of the largest eigenvalue after the start, the norm of three layers."""
+        """The norm of three layers when the largest eigenvalue after the start occurs."""
         largest = np.asarray([float(np.abs(values).max()) for values in self.eigenvalues])
         peak = 1 + int(largest[1:].argmax())
         norm = self.norms[peak]
@@ -147,7 +147,7 @@ def _one_step(model: nn.Module, sample: tuple[Tensor, Tensor], rate: float) -> F
 
 
 def _updates(start: nn.Module, sample: Any) -> dict[str, float]:
-    """With a small last layer; and with a step too small for any unit to change its sign."""
+    """Agreement with a small last layer, and with a step so small that no unit changes its sign."""
     x, y = sample[0].double(), sample[1]
     model = deepcopy(start).eval().double()
     tiny = (_one_step(model, (x, y), rate) for rate in _TINY_STEPS)

@@ -52,7 +52,7 @@ class GradientSteps(Architecture):
 
 
 def measure(config: GradientSteps, trial: Trial) -> Measured:
-    """Correlation of labels and loss gradient on the probe, with its sign turned."""
+    """Negative correlation of labels and loss gradient on the probe set."""
     ground = prepare(config, trial, flat=config.architecture == "ffnn")
     model = build(config, ground, trial)
     look = _Look(ground, config.every)
@@ -86,7 +86,7 @@ class _Look:
         self.values.append(-float(label_gradient_correlation(targets, w)))
 
     def _outputs(self, model: nn.Module) -> torch.Tensor:
-        """In evaluation mode, which is put back: the run goes on."""
+        """Outputs in evaluation mode; the mode is restored afterwards."""
         model.eval()
         try:
             outputs: torch.Tensor = model(self._ground.probe[0])

@@ -76,7 +76,7 @@ def _networks(config: Homogeneous) -> dict[str, Callable[[torch.Generator], nn.S
 
 
 def _biased_net(sizes: list[int], generator: torch.Generator) -> nn.Sequential:
-    """With biases that are not zero, as they start."""
+    """A network with biases that are not zero."""
     net = mlp(sizes, bias=True, generator=generator)
     with torch.no_grad():
         for name, parameter in net.named_parameters():

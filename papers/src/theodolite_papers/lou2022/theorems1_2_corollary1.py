@@ -1,7 +1,7 @@
-"""Theorems 1 and 2, Corollary 1: what layers of random networks lose of the inputs' geometry.
+"""Theorems 1 and 2, Corollary 1: loss of information about the inputs in random networks.
 
-Forward, the loss of layer l falls as l^-2. On the way back, gradients lose as (L / l)^-3 in early
-layers. Both losses balance at a layer of order L^(3/5), for very large depths L.
+Forward, the loss of layer l falls as l^-2. For gradients, the loss of early layers falls as (L /
+l)^-3. Both losses balance at a layer of order L^(3/5), for very large depths L.
 """
 
 from collections.abc import Callable, Mapping
@@ -133,7 +133,7 @@ def pair_arrays(
 def largest_error(
     measured: Mapping[float, np.ndarray], theory: Mapping[float, np.ndarray]
 ) -> float:
-    """Of any layer and pair of inputs."""
+    """The largest error of any layer and pair of inputs."""
     return max(float(np.abs(values - theory[c]).max()) for c, values in measured.items())
 
 

@@ -1,4 +1,4 @@
-"""What in maennel2020 is not as printed, or was left open."""
+"""Errors of maennel2020, and choices that the paper leaves open."""
 
 from theodolite_papers.ledger import Erratum
 

@@ -1,4 +1,4 @@
-"""First layers trained on Gaussian inputs or on images, watched while they train, and shown."""
+"""First layers trained on Gaussian inputs or on images: training, measurements, pictures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -62,7 +62,7 @@ class GaussianRuns:
 
     @property
     def covariance(self) -> Tensor:
-        """Of the inputs."""
+        """Covariance of the inputs."""
         return torch.diag(torch.tensor(self.variances, dtype=torch.float64))
 
 
@@ -136,7 +136,7 @@ class FilterTraining:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Whole batches in one pass."""
+        """Number of whole batches in one epoch."""
         return self.examples // self.batch_size
 
 
@@ -176,7 +176,7 @@ class FilterWatch:
 
 
 def filter_summary(name: str, watch: FilterWatch) -> dict[str, float]:
-    """First and last scores, and the shape of the last curve, each behind a name."""
+    """First and last scores, and the shape of the last curve, by name."""
     first, last = torch.tensor(watch.tau[0]), torch.tensor(watch.tau[-1])
     return {
         f"{name}_start": watch.value[0],
@@ -212,7 +212,7 @@ def trained_filters(
 
 
 def covariance_of(images: Tensor, side: int = 3) -> Tensor:
-    """Of all full patches."""
+    """Covariance of all full patches."""
     matrix = patch_covariance(images, side)
     assert isinstance(matrix, Tensor)
     return torch.as_tensor(matrix, dtype=torch.float64)
@@ -233,7 +233,7 @@ def eigenvectors(covariance: Tensor, count: int) -> Tensor:
 
 
 def same_sign(rows: Tensor, reference: Tensor) -> Tensor:
-    """Each row turned to the side of the reference's row."""
+    """Each row with the sign that agrees with the reference's row."""
     products = (rows * reference).sum(1, keepdim=True)
     return torch.where(products < 0, -rows, rows)
 

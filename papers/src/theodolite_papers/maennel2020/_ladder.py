@@ -1,7 +1,7 @@
-"""From Gaussian patches to images in four rungs: what of an image does alignment need?
+"""Images in four steps from Gaussian patches to originals: which of them change alignment?
 
-Images are cut into a grid of patches that do not overlap. Patches are redrawn from one Gaussian,
-from one Gaussian per position, shuffled between images, or left alone.
+Images are cut into a grid of patches that do not overlap. Patches are drawn from one Gaussian, or
+from one Gaussian per position, or permuted between images, or not changed.
 """
 
 from typing import Literal
@@ -109,7 +109,7 @@ def gaussian_patches(
     covariance: Float[Tensor, "d d"] | None = None,
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, "n p d"]:
-    r"""Independent patches from :math:`N(0, \Sigma)`, as many as there were.
+    r"""As many independent patches from :math:`N(0, \Sigma)`.
 
     Args:
         patches: of the images that are imitated.
@@ -143,9 +143,9 @@ def image_ladder(
     overlapping: bool = False,
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, "n c h w"]:
-    """Images of one rung of the ladder, of the same shape as the originals.
+    """Images of one step, of the same shape as the originals.
 
-    The remaining rungs are the originals under a convolution of smaller stride.
+    The other steps use the originals and a convolution of smaller stride.
 
     Args:
         images: the originals; sides are multiples of the kernel (paper: 27, cut from 32).

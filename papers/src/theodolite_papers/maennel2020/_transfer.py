@@ -71,7 +71,7 @@ Labeled = tuple[Tensor, Tensor]  # images in [-1, 1], labels
 
 @dataclass(frozen=True)
 class Images:
-    """Which images, and what is done to them.
+    """The images, and how they are prepared.
 
     Args:
         name: ``"cifar10"``, another named set, ``"digits"``, or a folder of images beside them
@@ -87,7 +87,7 @@ class Images:
     side: int = 224
 
     def prepared(self, pixels: Tensor, peak: int) -> Tensor:
-        """Raw pixels as networks see them."""
+        """Raw pixels as inputs of the networks."""
         images = symmetric_range(pixels, peak)
         images = central_crop(images, self.crop) if self.crop else images
         return average_pooled(images, self.pool) if self.pool > 1 else images
@@ -114,7 +114,7 @@ def first_images(images: Images, count: int) -> Labeled:
 
 @lru_cache(maxsize=1)
 def _raw(name: str, side: int) -> Dataset:
-    """Bytes, read once per process: seeds follow one another."""
+    """Pixels as bytes, read once per process."""
     if name == "digits":
         return digits()
     if name in IMAGE_SETS:
@@ -162,7 +162,7 @@ def _area(steps: np.ndarray, values: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class StartComparison:
-    """Fine-tuning from scratch beside fine-tuning of all transferred layers.
+    """Training from scratch, and fine-tuning of all transferred layers.
 
     Args:
         scratch: course from fresh weights.
@@ -176,19 +176,19 @@ class StartComparison:
 
     @property
     def gain(self) -> float:
-        """By how much pre-training enlarges the area under the training curve."""
+        """Increase of the area under the training curve by pre-training."""
         return self.transferred.auc - self.scratch.auc
 
     @property
     def test_gain(self) -> float:
-        """By how much it raises the final test accuracy."""
+        """Increase of the final test accuracy by pre-training."""
         return float(self.transferred.test[-1] - self.scratch.test[-1])
 
 
 def left_chance(*curves: np.ndarray) -> bool:
-    """Whether training accuracy ends above chance in one of the curves at least.
+    """Whether training accuracy ends above chance in at least one of the curves.
 
-    Areas under curves that stay at chance differ by noise alone, and decide nothing.
+    Areas under curves that stay at chance differ only by noise.
     """
     return max(float(curve[-1]) for curve in curves) > CHANCE
 
@@ -261,7 +261,7 @@ class Network:
 
 @dataclass(frozen=True)
 class Stage:
-    """One of the two trainings: how many examples, of how many classes, for how long."""
+    """One of the two trainings: number of examples, of classes and of steps."""
 
     examples: int
     classes: int = _CLASSES
@@ -312,7 +312,7 @@ class Transfer:
 
 
 class Protocol:
-    """Data and networks of one transfer experiment; scratch and transferred share every draw."""
+    """Data and networks of one transfer experiment, with the same random draws for all networks."""
 
     def __init__(self, setting: Transfer, trial: Trial) -> None:
         self.setting, self._trial = setting, trial
@@ -327,7 +327,7 @@ class Protocol:
 
     @property
     def _shape(self) -> tuple[int, ...]:
-        """Of one image."""
+        """Shape of one image."""
         return tuple(self.upstream[0].shape[1:])
 
     def _fresh(self, classes: int, stream: int) -> nn.Module:
@@ -375,7 +375,7 @@ class Protocol:
         rescale: bool | None = None,
         reset_biases: bool = False,
     ) -> nn.Module:
-        """The fresh network with the first layers of any source."""
+        """A fresh network with the first layers of a given source."""
         model = self.scratch()
         transfer_layers_(model, source, layers, reset_biases=reset_biases)
         if self.setting.rescale if rescale is None else rescale:
@@ -405,7 +405,7 @@ class Protocol:
         return AccuracyCurves(np.array(steps, dtype=np.float64), np.array(accuracy), np.array(test))
 
     def compare(self, labels: Labels) -> StartComparison:
-        """Both trainings on the downstream task."""
+        """Training on the downstream task, from scratch and from the transferred layers."""
         scratch, model = self.finetune(self.scratch(), labels), self.start("all")
         return StartComparison(scratch, self.finetune(model, labels), model)
 

@@ -1,4 +1,4 @@
-"""The random sweeps over transfer settings: what is drawn, from which ranges, how many runs."""
+"""The random sweeps over transfer settings: their settings, ranges and numbers of runs."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -63,7 +63,7 @@ def measure(config: Panels, trial: Trial) -> Measured:
 
 
 def _shape(sigma: torch.Tensor, tau: torch.Tensor) -> dict[str, float]:
-    """Of the mean curve, and how far single runs are from it."""
+    """Shape of the mean curve, and the distance of single runs from it."""
     mean = tau.mean(0)
     return {
         "defect": float(unimodality_defect(mean)),

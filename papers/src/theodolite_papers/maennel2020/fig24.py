@@ -1,4 +1,4 @@
-"""Figure 24: activations over time when random labels give way to a downstream task."""
+"""Figure 24: activations over time, with a switch from random labels to a downstream task."""
 
 from dataclasses import dataclass, field, replace
 

@@ -122,7 +122,7 @@ def measure(config: FilterStudy, trial: Trial) -> Measured:
 
 
 def _gaussian(config: FilterStudy, trial: Trial) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-    """The left panel of Figure 4: filters of all networks together."""
+    """The left panel of Figure 4: filters of all networks, pooled."""
     weights, accuracy = train_on_gaussians(config.gaussian, trial, 20)
     curve = transfer_function(config.gaussian.covariance, weights.flatten(0, 1))
     tau = curve.tau.flip(0)
@@ -146,9 +146,9 @@ def _watched(
 
 
 def _learned(runs: Results, labels: str) -> bool:
-    """Whether the labels were learned beyond chance, and the filters of images moved.
+    """Whether the labels were learned better than chance, and the filters of images changed.
 
-    Filters that stay where they were drawn have the random-basis score of the start.
+    Filters that do not change keep their initial score.
     """
     moved = labels == "gaussian" or (
         runs.mean(f"{labels}_mean_base") > 1.1 * runs.mean(f"{labels}_mean_base_start")

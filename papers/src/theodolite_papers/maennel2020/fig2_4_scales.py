@@ -1,4 +1,4 @@
-"""Figures 2 and 4 over scales of the first layer, rates and lengths: what random labels decide."""
+"""Figures 2 and 4 for random labels, over scales of the first layer, rates and lengths."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -130,7 +130,7 @@ def _watched(
     rate: float,
     covariance: torch.Tensor,
 ) -> tuple[FilterWatch, float]:
-    """What was seen of a network, and its accuracy: nan where training diverged."""
+    """Measurements of a network and its accuracy; nan if training diverged."""
     recipe = Recipe(
         optimizer="momentum",
         learning_rate=rate,
@@ -162,7 +162,7 @@ def _watched(
 
 
 def _network(config: ScaleStudy, trial: Trial, scale: float) -> nn.Module:
-    """The same weights for all, but for the scale of the first layer."""
+    """A network with the same weights for all settings, except for the scale of the first layer."""
     network = replace(config.network, first_scale=scale)
     shape = tuple(first_images(config.images, 1)[0].shape[1:])
     return network.build(_CLASSES, shape, trial.generator(5))
@@ -170,7 +170,7 @@ def _network(config: ScaleStudy, trial: Trial, scale: float) -> nn.Module:
 
 @contextmanager
 def _rounded(allowed: bool) -> Iterator[None]:
-    """Let an accelerator round factors, and choose its fastest convolutions."""
+    """Allow a GPU to round factors and to choose its fastest convolutions."""
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
     torch.set_float32_matmul_precision("high" if allowed else "highest")
     torch.backends.cudnn.benchmark = True
@@ -197,9 +197,9 @@ def _cell(labels: str, scale: float, rate: float) -> str:
 
 
 def _decided(run: Result, labels: str, scales: Sequence[float]) -> list[str]:
-    """Cells whose labels were mostly learned and whose filters moved.
+    """Cells with mostly learned labels and changed filters.
 
-    Filters that stay where they were drawn have the random-basis score of the start.
+    Filters that do not change keep their initial score.
     """
     cells = [_cell(labels, scale, rate) for scale in scales for rate in run.config["rates"]]
     return [
@@ -217,7 +217,7 @@ CellCheck = Callable[[Result, str], Outcome]
 def _over_cells(
     runs: Results, labels: str, check: CellCheck, scale: float | None = None
 ) -> Outcome:
-    """Holds in every cell that decides; the numbers are those of the worst, and how many decide.
+    """Holds in every deciding cell; the numbers are those of the worst cell, and the cell count.
 
     The first number of a cell is the one that should be small.
     """

@@ -1,4 +1,4 @@
-"""Figure 3, and filters in Appendix D.1: their eigenvectors beside those of patches."""
+"""Figure 3, and filters in Appendix D.1: their eigenvectors compared with those of patches."""
 
 from dataclasses import dataclass, replace
 

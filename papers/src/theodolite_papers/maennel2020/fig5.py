@@ -136,9 +136,9 @@ def _covariance_helps(runs: Results, prefix: str = "") -> Outcome:
 
 
 def _learned(runs: Results, starts: tuple[str, ...], prefix: str = "") -> bool:
-    """Whether every kind of labels was learned beyond chance from one of the starts at least.
+    """Whether every kind of labels was learned better than chance from at least one start.
 
-    Of a control only the areas are kept: means of accuracies over the course.
+    Controls have only areas: mean accuracies over the training.
     """
 
     def curve(run: Result, name: str) -> np.ndarray:

@@ -125,7 +125,7 @@ def measure_group(config: Group, trial: Trial) -> Measured:
 
 
 def _first(config: Group) -> int | list[str]:
-    """The first layer; of a residual network the stem."""
+    """The first layer; in a residual network the stem."""
     return ["stem"] if config.architecture == _RESIDUAL else 1
 
 

@@ -77,7 +77,7 @@ def _means_panel(runs: Results, case: str) -> Panel:
 
 
 def _histogram_panel(runs: Results, case: str) -> Panel:
-    """Over neurons, in the last two layers together, at initialisation, before, and after."""
+    """Histograms over neurons of the last two layers: at the start, before and after."""
     marks = []
     for moment in ("initial", "pretrained", "random"):
         stacked = runs.array(f"histogram_{moment}").astype(np.float64)[:, -2:, 0].mean(1)
@@ -118,7 +118,7 @@ class Cases:
 
 
 def measure(config: Cases, trial: Trial) -> Measured:
-    """Courses from both starts, and activations at four moments of the transferred network."""
+    """Accuracy curves from both starts; activations of the transferred network at four moments."""
     setting: Transfer = getattr(config, config.case)
     protocol = Protocol(setting, trial)
     images = protocol.test[0][: config.activation_images]
@@ -148,12 +148,12 @@ def _of(runs: Results, case: str) -> Result | None:
 
 
 def _untrained(*found: Result | None) -> bool:
-    """Nothing is decided by runs that are missing, or that have not learned what they should."""
+    """Missing runs, and runs that have not learned their labels, decide nothing."""
     return any(run is None or not _has_learned(run) for run in found)
 
 
 def _has_learned(run: Result) -> bool:
-    """Half of the random labels upstream; downstream more than chance, from one of the starts."""
+    """Whether half of the random labels were learned, and the downstream task from one start."""
     learned = all(left_chance(*run.arrays[labels][:2]) for labels in LABELS)
     return run["upstream"] > _FITTED and learned
 
@@ -174,7 +174,7 @@ def _changed(runs: Results, case: str, sign: int) -> Outcome:
 
 
 def _reached(run: Result) -> dict[str, float]:
-    """Final training accuracies, for the reader to see how far the runs got."""
+    """Final training accuracies, to show how well the runs fitted."""
     starts = ("scratch", "pretrained")
     return {
         f"{labels}_{start}": float(run.arrays[labels][row, -1])
@@ -193,13 +193,13 @@ def _test_accuracy(runs: Results) -> Outcome:
 
 
 def _pair(runs: Results) -> tuple[Result, Result] | None:
-    """The negative case, and what its activations are compared with."""
+    """The negative case, and the case with which its activations are compared."""
     low, high = _of(runs, "negative"), _of(runs, "wide") or _of(runs, "positive")
     return None if low is None or high is None else (low, high)
 
 
 def _same_start(runs: Results) -> Outcome:
-    """On convolutions alone: the dense layers of the small networks differ in width."""
+    """Whether convolutions start equal; the dense layers of the small networks differ in width."""
     pair = _pair(runs)
     if pair is None:
         return outcome(None, cases=len(runs))

@@ -1,4 +1,4 @@
-"""Figures 21 and 22: f(sigma) on the way from Gaussian patches to images."""
+"""Figures 21 and 22: f(sigma) in steps from Gaussian patches to images."""
 
 from dataclasses import dataclass, field
 

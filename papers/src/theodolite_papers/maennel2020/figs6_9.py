@@ -78,7 +78,7 @@ class MoreLayers:
 
 
 def measure(config: MoreLayers, trial: Trial) -> Measured:
-    """Courses of the downstream training for every number of transferred layers."""
+    """Accuracy curves of the downstream training for every number of transferred layers."""
     protocol = Protocol(getattr(config, config.architecture), trial)
     depths = config.depths[config.architecture]
     numbers: dict[str, float] = {}

@@ -67,7 +67,7 @@ def measure(config: ManyNetworks, trial: Trial) -> Measured:
 
 
 def _scores(config: ManyNetworks, weights: torch.Tensor, trial: Trial) -> dict[str, np.ndarray]:
-    """By size of the pools: misalignment, random bases, and the floor of independent filters."""
+    """Misalignment, its value for random bases, and its floor, by size of the pools."""
     setting = config.networks
     neurons, size = setting.widths[0], len(setting.variances)
     bases = random_bases(size, config.bases, trial.generator(10))
@@ -98,7 +98,7 @@ def _largest_off_diagonal(weights: torch.Tensor) -> float:
 
 
 def _pooled_rate(runs: Results) -> Outcome:
-    """Of the mean over seeds: one seed alone has a single pool of the largest size."""
+    """The rate of the mean over seeds, because one seed has a single pool of the largest size."""
     means = runs.array("misalignment").astype(np.float64).mean(0)
     slope = float(np.polyfit(np.log(runs.array("pools")[0]), np.log(means), 1)[0])
     return decided(inside("slope", slope, -1.1, -0.9))

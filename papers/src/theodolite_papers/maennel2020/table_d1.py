@@ -87,7 +87,7 @@ def _covariance(images: Tensor, side: int, trial: Trial) -> Tensor:
 def _planes(first: Tensor, second: Tensor, ranked: Tensor) -> float:
     """Lowest overlap of all ranks, where a vector that mixes is judged with a neighbor's plane.
 
-    Its partner is not always the neighbor that is closer in value: the better plane counts.
+    Both neighbours are tried, and the better plane counts.
     """
     lowest = 1.0
     for rank in range(len(ranked)):

@@ -142,7 +142,7 @@ class Workshop:
         return eigenvector_init_(model, data, layers, generator=generator, **options)
 
     def accuracies(self, model: nn.Module) -> list[list[float]]:
-        """Training and test accuracy at the marks: (marks, sets)."""
+        """Training and test accuracy at chosen steps: (steps, sets)."""
         config = self._config
         first, last = config.marks
         recipe = Recipe(
@@ -226,7 +226,7 @@ _COLUMNS = ("first_train", "first_test", "last_train", "last_test")
 
 
 def mean_accuracies(runs: Results) -> np.ndarray:
-    """Over seeds: (rule, layers set, column)."""
+    """Mean accuracies over seeds: (rule, layers set, column)."""
     return runs.array("accuracies").mean(0)
 
 
@@ -298,7 +298,7 @@ def _middle(runs: Results) -> Outcome:
 
 
 def _fitted(runs: Results) -> bool:
-    """Table 7 says nothing of layers that have not learned their random labels."""
+    """Whether layers have learned their random labels; Table 7 is about these only."""
     return runs.mean("random_accuracy") > _FITTED
 
 
@@ -385,7 +385,7 @@ _CHECKS: tuple[tuple[str, str, Callable[[Results], Outcome], dict[str, float], s
 
 
 def claims(study: str) -> tuple[Claim, ...]:
-    """All of them, under the name of a study: the tables themselves, or their control."""
+    """All claims, with the name of a study: the tables themselves, or a control."""
     orders = [
         Claim(
             f"{study}.order{row + 1}",

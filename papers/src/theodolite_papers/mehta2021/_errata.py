@@ -1,4 +1,4 @@
-"""What in mehta2021 is not as printed, or was left open."""
+"""Errors of mehta2021, and choices that the paper leaves open."""
 
 from theodolite_papers.ledger import Erratum
 

@@ -105,7 +105,7 @@ def never_fits(runs: Results) -> Outcome:
 
 
 def chance_level(chance: float, test_size: int) -> float:
-    """Test accuracy up to which a network is at chance: three standard errors above it."""
+    """The largest test accuracy that counts as chance: three standard errors above it."""
     return chance + 3 * float(np.sqrt(chance * (1 - chance) / test_size))
 
 
@@ -130,7 +130,7 @@ def memorizes(since: float | None = None) -> Check:
 
 
 def drop(run: Result, name: str, *, relative: bool = False) -> float:
-    """What a value loses from the small sigma to the largest, or the share of it (of 0: nan)."""
+    """Decrease of a value from the small sigma to the largest, or as a share (of 0: nan)."""
     found = values(run, name)
     start, fall = found[low(run)], found[low(run)] - found[-1]
     if not relative:
@@ -219,7 +219,7 @@ def alignment_claim(study: str, name: str) -> Claim:
 
 
 def representation_claim(study: str) -> Claim:
-    """REP: so do the representations of one class."""
+    """REP: representations of one class agree less at a large scale."""
     return Claim(
         f"{study}.rep",
         f"in-class alignment of the trained representations is lower at the largest sigma {_FALLS}",
@@ -307,7 +307,7 @@ SIX_PANELS = (
 
 @dataclass(frozen=True)
 class Family:
-    """What makes one of these studies.
+    """The settings of one of these studies.
 
     Args:
         id: of the study.

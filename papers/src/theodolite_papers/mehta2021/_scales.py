@@ -1,4 +1,4 @@
-"""Networks that differ in the scale of their first layer only: data, what is measured, training."""
+"""Networks that differ only in the scale of their first layer: data, measurements, training."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -269,7 +269,7 @@ class Scales:
 
 @dataclass
 class ScaleCurves:
-    """What was measured of one network: quantity -> values, one per measured step."""
+    """Measurements of one network: quantity -> values, one per measured step."""
 
     sigma: float
     values: dict[str, list[float]] = field(default_factory=lambda: {q: [] for q in QUANTITIES})
@@ -294,7 +294,7 @@ def measured_steps(total: int, points: int) -> list[int]:
 
 
 def network(config: Scales, data: Dataset, sigma: float, generator: torch.Generator) -> nn.Module:
-    """A bias-free network; generators of one state give networks that differ in scale alone."""
+    """A network without biases; generators of one state give networks that differ only in scale."""
     inputs = math.prod(data.shape)
     model = mlp([inputs, *config.hidden, data.num_classes], config.activation, bias=False)
     return scale_init_(model, sigma * math.sqrt(_PAPER_INPUTS / inputs), generator=generator)
@@ -326,7 +326,7 @@ def courses(
     data: Dataset,
     read: Reading = lambda probe, model, step: probe.everything(model),
 ) -> tuple[list[int], list[ScaleCurves]]:
-    """Train one network per sigma from the same draw, and measure them on the way.
+    """Train one network per sigma from the same random draw, and measure them during training.
 
     Args:
         config: of the experiment.
@@ -369,7 +369,7 @@ def _fit(config: Scales, found: Sequence[ScaleCurves]) -> bool:
 def numbers_of(
     course: ScaleCurves, steps: Sequence[int], points: int, total: int
 ) -> dict[str, float]:
-    """What claims compare, each named ``quantity@sigma``.
+    """The numbers that claims compare, named ``quantity@sigma``.
 
     Alignments of gradients are means over the log-spaced steps from the start to the fit: later
     gradients vanish. Those of representations are taken at the end.

@@ -41,7 +41,7 @@ class TwoVectors:
 
 
 def measure(config: TwoVectors, trial: Trial) -> Measured:
-    """The four measures over cosine and ratio of norms, and how they change with either."""
+    """The four measures over cosine and ratio of norms, and their slopes."""
     cosines = np.linspace(-1, 1, config.cosines)
     ratios = np.geomspace(0.01, 100, config.ratios)
     grid = [[two_vector_measures(1.0, r, c) for c in cosines] for r in ratios]

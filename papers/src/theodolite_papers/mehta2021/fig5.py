@@ -1,4 +1,4 @@
-"""Figure 5: architectures, and true against shuffled labels."""
+"""Figure 5: architectures, with true and with permuted labels."""
 
 from collections import OrderedDict
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Figures 8 and 9: no learning rate of the first layer rescues a large scale."""
+"""Figures 8 and 9: with a large scale, no learning rate of the first layer generalises."""
 
 from dataclasses import dataclass, replace
 
@@ -71,7 +71,7 @@ def _values(run: Result, name: str, sigma: float) -> np.ndarray:
 
 
 def _level(run: Result) -> float:
-    """Chance, three standard errors, and a point."""
+    """The level of chance: plus three standard errors and one point."""
     chance, size = run["chance"], run["test_size"]
     return float(chance + 3 * np.sqrt(chance * (1 - chance) / size) + 0.01)
 

@@ -50,7 +50,7 @@ _RATES = {"softmax": 0.1, "hinge": 0.02, "squared": 0.1}
 
 @dataclass(frozen=True)
 class Remedies:
-    """Runs from a first layer that is scaled up, with and without what should undo it.
+    """Runs with a scaled first layer, with and without the remedies.
 
     Args:
         scales: width, data, length and probe of all runs.

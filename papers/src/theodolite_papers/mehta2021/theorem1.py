@@ -32,7 +32,7 @@ __all__ = ["STUDY", "SinPairs"]
 
 @dataclass(frozen=True)
 class SinPairs:
-    """Pairs of inputs that the statement is put to.
+    """Pairs of inputs on which the theorem is tested.
 
     Args:
         per_kind: inputs drawn of each kind: Gaussian ones, and digits of one class.
@@ -90,7 +90,7 @@ def _share(holds: Tensor) -> float:
 
 
 def _cosine_numbers(config: SinPairs, trial: Trial) -> dict[str, float]:
-    """The cosine of the features against sigma: from the inputs' cosine down to nothing."""
+    """The cosine of the features for each sigma: from the inputs' cosine down to 0."""
     x = _kinds(config, trial)["random"]
     grid = (1e-3, 0.3, 1.0, 3.0, 10.0)
     apart = ~torch.eye(len(x), dtype=torch.bool)

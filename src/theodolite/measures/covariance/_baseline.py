@@ -43,7 +43,7 @@ def random_basis_misalignment(
     draws: int = 10,
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, "*batch draws"]:
-    """Misalignment with uniformly random bases: what a layer that ignores the data would score.
+    """Misalignment with uniformly random bases: the chance level of misalignment.
 
     Range: [0, inf); the mean over bases is below :func:`haar_bound`.
     Invariant, in distribution, to: rotating, scaling and inverting the weight covariance.
@@ -90,10 +90,10 @@ def random_scores(L: Tensor, draws: int, generator: torch.Generator | None) -> T
 
 
 def subspace_size(filters: int, dimensions: int) -> int:
-    """How many leading data directions a layer's filters can be judged in.
+    """Number of leading data directions for which a layer has enough filters.
 
-    All of them where the filters suffice for a finite floor (``filters - 1 > dimensions``), else a
-    quarter of the number of filters.
+    This is the number of all directions if the floor is finite (``filters - 1 > dimensions``),
+    otherwise a quarter of the number of filters.
 
     Args:
         filters: number of weight vectors of the layer.
@@ -124,11 +124,11 @@ def relative_misalignment(
     *,
     subspace: int | None = None,
 ) -> Float[Tensor, "*batch"]:
-    r"""Misalignment with the data over the mean misalignment with the given random bases.
+    r"""Misalignment with the data, divided by the mean misalignment with the given random bases.
 
     .. math:: \frac{M(A, B)}{\frac1s \sum_j M(Q_j, B)}
 
-    Well below 1: the weights know the data's directions. About 1: they do not.
+    Below 1: the weights follow the directions of the data. About 1: they do not.
 
     Range: [0, inf).
     Invariant to: scaling either; inverting B.
@@ -170,7 +170,7 @@ def relative_misalignment(
 @prints_shapes
 @dataclass(frozen=True)
 class MisalignmentComparison:
-    """Misalignment and what it has to be compared with, all in the same subspace."""
+    """Misalignment, its chance level and its floor, all in the same subspace."""
 
     value: Float[Tensor, "*batch"]
     baseline: Float[Tensor, "*batch draws"]  # of every random basis
@@ -190,8 +190,8 @@ def compare_misalignment(
 ) -> MisalignmentComparison:
     """Misalignment, random-basis baseline, their quotient and the sampling floor.
 
-    With too few filters for all dimensions everything is taken in the leading
-    :func:`subspace_size` data directions, fewer where that number would cut an eigenspace in two.
+    With too few filters for all dimensions, all numbers are computed in the leading
+    :func:`subspace_size` data directions, or in fewer if this number would divide an eigenspace.
 
     Args:
         data_covariance: symmetric.
@@ -304,7 +304,7 @@ def compare_misalignment_along(
 
 
 def _judged(data_covariance: Tensor, B: Tensor, filters: int) -> tuple[Eigenspaces, Tensor]:
-    """Eigenspaces and weights, in as many leading directions as the filters can be judged in."""
+    """Eigenspaces and weights in the leading directions for which there are enough filters."""
     size = subspace_size(filters, len(data_covariance))
     if size == len(data_covariance):
         return eigenspaces(data_covariance), B
@@ -312,7 +312,7 @@ def _judged(data_covariance: Tensor, B: Tensor, filters: int) -> tuple[Eigenspac
 
 
 def _relative(value: Tensor, mean: Tensor, L: Tensor, eps: float) -> Tensor:
-    """The quotient; nan where the baseline is nothing but rounding (isotropic weights)."""
+    """The quotient; nan if the chance level is only rounding (isotropic weights)."""
     return ratio_or_nan(value, mean, mean > 8 * L.shape[-1] ** 2 * eps)
 
 

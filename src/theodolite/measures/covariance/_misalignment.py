@@ -1,4 +1,4 @@
-"""Definition 2: the distance of a weight covariance from all that is aligned with the data."""
+"""Definition 2: distance of a weight covariance from covariances aligned with the data."""
 
 from dataclasses import dataclass
 from math import expm1
@@ -89,7 +89,7 @@ def misalignment_terms(
     ridge: float = 0.0,
     rtol: float | None = None,
 ) -> MisalignmentTerms:
-    r"""Which data direction is misaligned: the summands of :func:`misalignment`.
+    r"""Contribution of each data direction to :func:`misalignment`.
 
     .. math:: M_i = \sqrt{\operatorname{tr}(B|_{V_i}) \operatorname{tr}(B^{-1}|_{V_i})} - d_i
 

@@ -1,4 +1,4 @@
-"""The transfer function from data variance to weight variance, and whether it has one peak."""
+"""The transfer function: strength of the weights along each principal direction of the data."""
 
 from dataclasses import dataclass
 

@@ -32,7 +32,7 @@ from theodolite.linalg import (
 
 
 def symmetrized(matrix: Tensor) -> Tensor:
-    """In float64, without the asymmetry that the check has put down to rounding."""
+    """The symmetric part in float64; the check accepts asymmetry due to rounding."""
     wide = double(matrix)
     return (wide + wide.mT) / 2
 
@@ -160,7 +160,7 @@ class Eigenspaces:
 
 
 def grouping_tolerance(matrix: Tensor, rtol: float | None) -> float:
-    """The given relative gap, or the one that rounding in the matrix's dtype explains."""
+    """The given relative gap, or the gap that rounding of the dtype can cause."""
     if rtol is None:
         return equality_tolerance(len(matrix), eps_of(matrix))
     require_between(0.0, 1.0, rtol=rtol)

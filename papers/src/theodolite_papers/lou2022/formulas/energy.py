@@ -1,4 +1,4 @@
-"""Where the energy of tangent directions lies among the layers, and how a spectrum falls off."""
+"""Energy of tangent directions by layer, and the decay of a spectrum."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -341,7 +341,7 @@ def _apply(operator: Operator | None, vector: Tensor) -> Tensor:
 
 
 def _batch_weights(w: Tensor, batch: Tensor | None) -> Tensor:
-    """``B w``: the examples of the batch weighted so that their mean stands for all."""
+    """``B w``: weights with which the mean over the batch estimates the mean over all examples."""
     if batch is None:
         return w
     if batch.shape != w.shape[:1] or batch.dtype != torch.bool:

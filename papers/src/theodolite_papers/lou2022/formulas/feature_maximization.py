@@ -1,4 +1,4 @@
-"""Layer-wise feature maximisation: each hidden layer alone pulls its classes together."""
+"""Layer-wise feature maximisation: each hidden layer is trained alone to separate the classes."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -119,7 +119,7 @@ class FeatureMaximizationRecipe:
 
 @dataclass(frozen=True)
 class FeatureMaximization:
-    """A network trained layer by layer, and the validation losses on the way.
+    """A network trained layer by layer, and its validation losses.
 
     Args:
         network: the trained network, with its normalisations.
@@ -192,7 +192,7 @@ _START = ""  # no module of a network has this name
 
 
 def _stages(model: nn.Sequential) -> dict[str, nn.Sequential]:
-    """What comes before the first linear layer, then each with what follows it."""
+    """Modules before the first linear layer, then each linear layer with those after it."""
     stages: dict[str, nn.Sequential] = {_START: nn.Sequential()}
     current = _START
     for name, module in model.named_children():

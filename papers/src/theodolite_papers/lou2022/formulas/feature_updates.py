@@ -1,4 +1,4 @@
-"""Measured change of tangent features in a real step, and the units that flip in it."""
+"""Measured change of tangent features in a real step, and the units that change sign."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ _POOLS = {
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keeps the sign of every input of a kinked operation, and the choices of max pooling."""
+    """Records signs of the inputs of piecewise linear operations, and choices of max pooling."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -66,7 +66,7 @@ def activation_pattern(function: Callable[[Tensor], Tensor], parameters: Tensor)
 
 
 def count_flips(before: list[Tensor], after: list[Tensor]) -> int:
-    """Number of units, over all examples, that are on another side or choose another input."""
+    """Number of units, over all examples, that change sign or choose another input."""
     return sum(int((a != b).sum()) for a, b in zip(before, after, strict=True))
 
 

@@ -44,7 +44,7 @@ from theodolite.theory.infinite_width import SERIES_BELOW, backward_losses
 
 @array_function
 def relu_correlation(correlation: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    r"""Correlation of two pre-activations one layer further on.
+    r"""Correlation of two pre-activations in the next layer.
 
     .. math:: g(c) = \frac{c\arcsin c + \sqrt{1-c^2}}{\pi} + \frac c2 = 2\,E[\phi(u)\phi(v)],
               \qquad \operatorname{corr}(u, v) = c,\; \phi = \text{ReLU}
@@ -256,7 +256,7 @@ def gradient_covariance(
 def forward_information(
     inputs: Float[Tensor, "n d"], layer: int, bias_variance: float = 0.0
 ) -> Float[Tensor, "n n"]:
-    r"""What is left of the input geometry in front of layer ``l``, at infinite width.
+    r"""Information about the inputs before layer ``l``, at infinite width.
 
     .. math:: I^f_l(x, x') = E_W[\phi(z_{l-1}(x))\,\phi(z_{l-1}(x'))] = \tfrac12 q_l(x, x'),
               \qquad I^f_1 = \frac{x\cdot x'}d
@@ -292,7 +292,7 @@ def forward_information(
 def backward_information(
     inputs: Float[Tensor, "n d"], layer: int, depth: int, bias_variance: float = 0.0
 ) -> Float[Tensor, "n n"]:
-    r"""What is left of the input geometry in the gradient that reaches layer ``l``.
+    r"""Information about the inputs in the gradient at layer ``l``, at infinite width.
 
     .. math:: I^b_l(x, x') = \lim_{N\to\infty} N\,E_W\!\left[
               \frac{\partial f}{\partial z_l^1}(x)\frac{\partial f}{\partial z_l^1}(x')\right]
@@ -488,7 +488,7 @@ def _form(columns: Tensor, scale: Tensor, lost: Tensor) -> Tensor:
 
 @array_function
 def information_loss(values: Float[Tensor, "*shape"], limit: float) -> Float[Tensor, ""]:
-    r"""Largest distance of a kernel from the constant that it tends to.
+    r"""Largest distance of a kernel from its constant limit.
 
     .. math:: \sup_{(x, x')} |k(x, x') - \kappa|
 

@@ -1,4 +1,4 @@
-"""Labels against loss gradients, and the largest alignment that a spectrum allows."""
+"""Correlation of labels and loss gradients, and the largest alignment of an uncoupled kernel."""
 
 from jaxtyping import Float
 from torch import Tensor

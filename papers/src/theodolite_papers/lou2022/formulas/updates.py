@@ -1,4 +1,4 @@
-"""What one gradient step on a layer does to the outputs, and tangent features along the labels."""
+"""Effect of one gradient step on a layer, and tangent features along the labels."""
 
 from dataclasses import dataclass
 
@@ -77,7 +77,7 @@ def frozen_update(
 def frozen_update_bounds(
     kernel: Float[Tensor, "n c n c"], loss_gradient: Float[Tensor, "n c"], learning_rate: float
 ) -> UpdateBounds:
-    r"""How far a step on one layer can move the outputs at most.
+    r"""Upper bounds of the change of the outputs in a step on one layer.
 
     .. math:: \|\Delta F\| \le \eta\,\rho(K_l)\,\|w\| \le \eta\,\mathrm{Tr}(K_l)\,\|w\|
 

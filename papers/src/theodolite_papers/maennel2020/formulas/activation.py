@@ -21,7 +21,7 @@ from theodolite.linalg import array_function, double, prints_shapes
 @prints_shapes
 @dataclass(frozen=True)
 class ActivationFractions:
-    """How often neurons are active, seen from the neurons and from the examples."""
+    """How often neurons are active: a share for each neuron, and for each example."""
 
     neurons: Float[Tensor, " u"]  # fraction of examples that activate each neuron
     examples: Float[Tensor, " n"]  # fraction of neurons that each example activates

@@ -29,7 +29,7 @@ from theodolite.measures.covariance.matrices import eigenspaces, require_dimensi
 @prints_shapes
 @dataclass(frozen=True)
 class EigenvectorOverlap:
-    """Absolute inner products of eigenvectors; nan where equal eigenvalues leave them open."""
+    """Absolute inner products of eigenvectors; nan if equal eigenvalues make them arbitrary."""
 
     ranked: Float[Tensor, " d"]  # of equal rank
     best: Float[Tensor, " d"]  # with the eigenspace of the second matrix that fits best

@@ -1,4 +1,4 @@
-"""Covariances that a symmetry leaves alone, and whether a training respects rotations."""
+"""Symmetries of a covariance, and whether a training commutes with rotations."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

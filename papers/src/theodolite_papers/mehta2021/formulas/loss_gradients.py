@@ -1,4 +1,4 @@
-r"""Logit gradients of the losses, and what the scale of the first layer does to them.
+r"""Logit gradients of the losses, and the effect of the scale of the first layer on them.
 
 Each loss has a parameter that undoes a scale: softmax its temperature, the hinge its margin, the
 squared loss the length of its targets.

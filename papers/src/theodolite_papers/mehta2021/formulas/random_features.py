@@ -1,4 +1,4 @@
-r"""Wide random layers of sines and other activations: kernels, bounds, Theorem 1 put to the test.
+r"""Wide random layers of sines and other activations: kernels, bounds, a test of Theorem 1.
 
 The weights are i.i.d. :math:`N(0, \sigma^2)`. All values are per unit of width: multiply by the
 width h for the inner product of two hidden representations.
@@ -264,7 +264,7 @@ def check_sin_theorem(
     draws: int = 100,
     generator: torch.Generator | None = None,
 ) -> SinTheorem:
-    """Theorem 1 put to the test on every pair of inputs, with a Monte Carlo of the layer itself.
+    """A test of Theorem 1 on every pair of inputs, with a Monte Carlo simulation of the layer.
 
     Args:
         inputs: One per row.
