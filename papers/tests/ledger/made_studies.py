@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from theodolite.sweeps import Space
 from theodolite_papers import ledger
-from theodolite_papers.ledger import Claim, Line, Measured, Panel, Study, decided
+from theodolite_papers.ledger import Claim, Line, Measured, Panel, Space, Study, decided
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from theodolite.data import Dataset, digits, scaled
 from theodolite.engine import features
 from theodolite.interventions import initialize_
 from theodolite.measures.kernel import layer_profile, linear_spectrum
-from theodolite.sweeps import Space
 from theodolite_papers.canatar2022._grid_claims import (
     CLAIMS as FIGURE_CLAIMS,
 )
@@ -50,6 +49,7 @@ from theodolite_papers.ledger import (
     Points,
     Result,
     Results,
+    Space,
     Study,
     Trial,
     mean_and_error,

@@ -20,7 +20,6 @@ from theodolite.measures.kernel import (
     participation_ratio,
     target_gram,
 )
-from theodolite.sweeps import Space
 from theodolite_papers.canatar2022._kernels import ModeCurves, mode_curves
 from theodolite_papers.lab.data import load_image_set
 from theodolite_papers.lab.models import mlp, ntk_mlp
@@ -35,6 +34,7 @@ from theodolite_papers.ledger import (
     Panel,
     Result,
     Results,
+    Space,
     Study,
     Trial,
     above,

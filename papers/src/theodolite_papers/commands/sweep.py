@@ -19,7 +19,7 @@ from theodolite_papers.commands.study import (
 
 if TYPE_CHECKING:
     from theodolite.integrations.mlflow import MLflowSweep
-    from theodolite.sweeps import Space
+    from theodolite_papers.ledger import Space
 
 __all__ = ["sweep"]
 
@@ -130,7 +130,7 @@ def _tracker(uri: str | None, results: Path, about: dict[str, str]) -> "MLflowSw
 def _space(settings: list[str]) -> "Space | None":
     """``["depth=2,4", "width=8"]`` as a grid; values are read as JSON if possible."""
     from theodolite.cli.terminal import CommandError
-    from theodolite.sweeps import Space
+    from theodolite_papers.ledger import Space
 
     grid: dict[str, list[Any]] = {}
     for text in settings:

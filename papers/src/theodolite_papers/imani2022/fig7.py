@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 
-from theodolite.sweeps import Space
 from theodolite_papers.imani2022._networks import (
     Profile,
     Training,
@@ -16,7 +15,17 @@ from theodolite_papers.imani2022._networks import (
     recipe_for,
     train_on,
 )
-from theodolite_papers.ledger import LARGE, Claim, Measured, Panel, Results, Study, Trial, in_order
+from theodolite_papers.ledger import (
+    LARGE,
+    Claim,
+    Measured,
+    Panel,
+    Results,
+    Space,
+    Study,
+    Trial,
+    in_order,
+)
 
 __all__ = ["STUDY", "LayerByLayer"]
 

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 
 from theodolite.measures.representation import AlignmentCurve
-from theodolite.sweeps import Space
 from theodolite_papers.imani2022._networks import (
     RATES,
     Problem,
@@ -32,6 +31,7 @@ from theodolite_papers.ledger import (
     Outcome,
     Panel,
     Results,
+    Space,
     Study,
     Trial,
     above,

@@ -41,9 +41,9 @@ from typing import Any
 
 import numpy as np
 
-from theodolite.sweeps import point_name
 from theodolite_papers.ledger._panels import Bars, Heat, Line, Mark, Panel
 from theodolite_papers.ledger._results import LARGE, Results
+from theodolite_papers.ledger._space import point_name
 from theodolite_papers.ledger._study import PAPERS, Study
 
 __all__ = [

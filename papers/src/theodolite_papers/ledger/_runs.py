@@ -28,13 +28,12 @@ from theodolite.sweeps import (
     Failure,
     RayResources,
     Report,
-    Space,
-    point_name,
     run_in_processes,
     run_on_ray,
 )
 from theodolite_papers.ledger._published import excuse_of
 from theodolite_papers.ledger._results import Measured, Result, Results, counted, run_label
+from theodolite_papers.ledger._space import Space, point_name
 from theodolite_papers.ledger._study import Study, Trial, find_study
 from theodolite_papers.ledger._verdicts import Verdict, judge_claim
 

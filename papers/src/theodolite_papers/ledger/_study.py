@@ -14,10 +14,10 @@ import numpy as np
 import torch
 
 from theodolite.errors import DomainError, UnknownNameError
-from theodolite.sweeps import Space
 from theodolite_papers.ledger._claims import Claim
 from theodolite_papers.ledger._panels import Panel
 from theodolite_papers.ledger._results import Measured, Results
+from theodolite_papers.ledger._space import Space
 
 __all__ = ["PAPERS", "SIZES", "Erratum", "Paper", "Study", "Trial", "all_studies", "find_study"]
 

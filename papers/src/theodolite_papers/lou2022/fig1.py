@@ -1,6 +1,5 @@
 """Figure 1: after training, the alignment of 20 layers peaks inside the network."""
 
-from theodolite.sweeps import Space
 from theodolite_papers.ledger import (
     RATIO,
     Claim,
@@ -8,6 +7,7 @@ from theodolite_papers.ledger import (
     Outcome,
     Panel,
     Results,
+    Space,
     Study,
     Trial,
     above,

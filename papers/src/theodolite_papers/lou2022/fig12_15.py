@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from theodolite.sweeps import Space
 from theodolite_papers.ledger import (
     CORRELATION,
     LARGE,
@@ -21,6 +20,7 @@ from theodolite_papers.ledger import (
     Outcome,
     Panel,
     Results,
+    Space,
     Study,
     Trial,
     above,

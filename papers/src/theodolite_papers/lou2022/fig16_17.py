@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from theodolite.sweeps import Space
 from theodolite_papers.lab.models import mlp
 from theodolite_papers.lab.training import Softmax, evaluate
 from theodolite_papers.ledger import (
@@ -14,6 +13,7 @@ from theodolite_papers.ledger import (
     Outcome,
     Panel,
     Results,
+    Space,
     Study,
     Trial,
     above,

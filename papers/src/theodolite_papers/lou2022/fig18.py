@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from theodolite.interventions import freeze_except_
-from theodolite.sweeps import Space
 from theodolite_papers.lab.training import train
 from theodolite_papers.ledger import (
     LARGE,
@@ -18,6 +17,7 @@ from theodolite_papers.ledger import (
     Panel,
     Points,
     Results,
+    Space,
     Study,
     Trial,
     above,

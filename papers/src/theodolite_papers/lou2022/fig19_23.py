@@ -6,7 +6,6 @@ import numpy as np
 from torch import Tensor, nn
 
 from theodolite.measures.tangent import alignment_decomposition, stacked_kernel
-from theodolite.sweeps import Space
 from theodolite_papers.lab.data import corrupted_labels
 from theodolite_papers.ledger import (
     LARGE,
@@ -17,6 +16,7 @@ from theodolite_papers.ledger import (
     Outcome,
     Panel,
     Results,
+    Space,
     Study,
     Trial,
     above,

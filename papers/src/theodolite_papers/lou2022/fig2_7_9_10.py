@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from theodolite.sweeps import Space
 from theodolite_papers.ledger import (
     LARGE,
     RATIO,
@@ -14,6 +13,7 @@ from theodolite_papers.ledger import (
     Outcome,
     Panel,
     Results,
+    Space,
     Study,
     Trial,
     above,

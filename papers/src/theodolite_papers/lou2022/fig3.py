@@ -7,7 +7,6 @@ from math import inf
 import numpy as np
 import torch
 
-from theodolite.sweeps import Space
 from theodolite_papers.ledger import (
     LARGE,
     Check,
@@ -19,6 +18,7 @@ from theodolite_papers.ledger import (
     Panel,
     Points,
     Results,
+    Space,
     Study,
     below,
     decided,

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from theodolite.sweeps import Space
 from theodolite_papers.lab.training import TrainingState
 from theodolite_papers.ledger import (
     Claim,
@@ -14,6 +13,7 @@ from theodolite_papers.ledger import (
     Measured,
     Panel,
     Results,
+    Space,
     Study,
     Trial,
     mean_and_error,

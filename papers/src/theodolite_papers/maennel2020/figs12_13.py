@@ -6,22 +6,24 @@ from typing import Any
 
 import numpy as np
 
-from theodolite.sweeps import LogUniform, Space, point_name
 from theodolite_papers.ledger import (
     LARGE,
     Claim,
     Line,
+    LogUniform,
     Measured,
     Outcome,
     Panel,
     Points,
     Results,
+    Space,
     Study,
     Trial,
     above,
     below,
     decided,
     outcome,
+    point_name,
     share_condition,
 )
 from theodolite_papers.maennel2020._transfer import (

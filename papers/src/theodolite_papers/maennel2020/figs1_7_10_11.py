@@ -5,7 +5,6 @@ from functools import partial
 
 import numpy as np
 
-from theodolite.sweeps import Space
 from theodolite_papers.ledger import (
     LARGE,
     Bars,
@@ -16,6 +15,7 @@ from theodolite_papers.ledger import (
     Panel,
     Result,
     Results,
+    Space,
     Study,
     Trial,
     above,

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from theodolite.sweeps import Space
 from theodolite_papers.ledger import (
     CORRELATION,
     Claim,
@@ -14,6 +13,7 @@ from theodolite_papers.ledger import (
     Outcome,
     Panel,
     Results,
+    Space,
     Study,
     Trial,
     above,

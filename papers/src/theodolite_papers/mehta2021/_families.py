@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from theodolite.sweeps import Space
 from theodolite_papers.ledger import (
     CORRELATION,
     LARGE,
@@ -17,6 +16,7 @@ from theodolite_papers.ledger import (
     Panel,
     Result,
     Results,
+    Space,
     Study,
     above,
     below,

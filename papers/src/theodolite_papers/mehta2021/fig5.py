@@ -9,7 +9,6 @@ from torch import nn
 
 from theodolite.data import Dataset, random_labels
 from theodolite.interventions import initialize_
-from theodolite.sweeps import Space
 from theodolite_papers.lab.models import conv_net, densenet121, mlp, resnet50
 from theodolite_papers.lab.training import Recipe, Softmax, TrainingState, train
 from theodolite_papers.ledger import (
@@ -21,6 +20,7 @@ from theodolite_papers.ledger import (
     Outcome,
     Panel,
     Results,
+    Space,
     Study,
     Trial,
     above,

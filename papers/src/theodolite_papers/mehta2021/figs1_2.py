@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from theodolite.sweeps import Space
 from theodolite_papers.ledger import (
     CORRELATION,
     LARGE,
@@ -12,6 +11,7 @@ from theodolite_papers.ledger import (
     Panel,
     Points,
     Results,
+    Space,
     Study,
     above,
     below,

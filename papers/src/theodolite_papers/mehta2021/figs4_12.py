@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from theodolite.sweeps import Space
 from theodolite_papers.ledger import (
     Claim,
     Outcome,
     Panel,
     Results,
+    Space,
     above,
     below,
     decided,

@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from theodolite.sweeps import Space
 from theodolite_papers.ledger import (
     LARGE,
     Claim,
@@ -14,6 +13,7 @@ from theodolite_papers.ledger import (
     Panel,
     Result,
     Results,
+    Space,
     Study,
     Trial,
     above,

@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from theodolite.sweeps import Space
 from theodolite_papers.ledger import (
     CORRELATION,
     Claim,
@@ -13,6 +12,7 @@ from theodolite_papers.ledger import (
     Panel,
     Points,
     Results,
+    Space,
     Study,
     Trial,
     above,

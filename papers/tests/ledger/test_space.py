@@ -1,7 +1,7 @@
 import pytest
 
 from theodolite.errors import DomainError
-from theodolite.sweeps import LogUniform, Space, Uniform, point_name
+from theodolite_papers.ledger import LogUniform, Space, Uniform, point_name
 
 
 def test_a_grid_has_every_combination_once():
