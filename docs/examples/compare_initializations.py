@@ -1,7 +1,8 @@
 """Compare two initializations: filters drawn at random, and filters made from the data.
 
-Run: ``python docs/examples/compare_initializations.py``. Filters that follow the patches of the
-images show as a misalignment below that of random bases; then see what training makes of both.
+Run: ``python docs/examples/compare_initializations.py``. If filters follow the patches of the
+images, their misalignment is below that of random bases. The example measures both networks before
+and after training.
 """
 
 from collections import OrderedDict

@@ -1,7 +1,7 @@
 """Survey a ResNet-18: all five families, a row per block, and a report.
 
-Run: ``python docs/examples/survey_resnet.py``. Any ``nn.Module`` will do in place of this one, also
-one of torchvision: nothing has to be registered, wrapped or renamed.
+Run: ``python docs/examples/survey_resnet.py``. You can use any other ``nn.Module`` in its place,
+such as one of torchvision. You need not register, wrap or rename anything.
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ from theodolite.data import digits, scaled
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions with batch norm, and a way around them."""
+    """Two 3x3 convolutions with batch norm, and a shortcut."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""Survey a transformer on padded sequences: mappings as batches, masks, pooling, a readout.
+"""Survey a transformer on padded sequences: batches as mappings, masks, pooling, a readout.
 
-Run: ``python docs/examples/survey_transformer.py``. Batches are mappings as a collator of Hugging
-Face makes them; keys are the arguments of ``forward``, and ``labels`` are the targets. Pooling and
-readouts respect the attention mask.
+Run: ``python docs/examples/survey_transformer.py``. Batches are mappings, like those of a Hugging
+Face collator. Keys are the arguments of ``forward``; ``labels`` are the targets. Pooling and
+readouts use the attention mask.
 """
 
 from pathlib import Path

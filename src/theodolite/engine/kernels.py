@@ -183,8 +183,8 @@ def tangent_kernels(
     these factors; for vectors, such as scales of a normalisation, they always are. One pass over
     the data is enough if the factors of all examples fit into memory. Otherwise layers are
     processed in parts, or blocks of examples in pairs, with passes for each. The model is not
-    changed. Some models (sorting, packing, routing, hidden uses of parameters) do not allow to
-    divide the gradients of a batch among its examples. Plain autograd then measures one example at
+    changed. With some models (sorting, packing, routing, hidden uses of parameters) the gradients
+    of a batch cannot be divided among its examples. Plain autograd then measures one example at
     a time, and ``measured`` says so.
 
     Args:

@@ -79,13 +79,14 @@ def survey(
     options: SurveyOptions | Mapping[str, Any] | None = None,
     **others: Any,
 ) -> Survey:
-    """Measure the alignment of a model with its task, data and own layers, layer by layer.
+    """Measure how a model aligns with its labels and its inputs, layer by layer.
 
-    The survey measures all five families on a probe set that is balanced over classes. It takes
-    about 30 seconds: it times one forward pass, then each family uses as many examples as the time
-    allows. The model is measured in evaluation mode. Its training flags, gradients and
-    random-number state are left unchanged. A family that does not apply to the data (regression,
-    several labels, no labels) or that fails says why. Ctrl-C returns the families that are done.
+    The survey measures all five families on a probe set that is balanced over classes. It has a
+    limit of 30 seconds (``seconds=``): it times one forward pass, then each family uses as many
+    examples as the time allows. The model is measured in evaluation mode. Its training flags,
+    gradients and random-number state are left unchanged. A family that does not apply to the data
+    (regression, several labels, no labels) or that fails says why. Ctrl-C returns the families that
+    are done.
 
     Under ``torch.distributed`` every process calls ``survey`` with the same model and options and
     with its own part of the data, which may be empty. Parts are joined in the order of the ranks.
