@@ -171,11 +171,11 @@ def weight_covariance(
     Filters are flattened channel-major, like patches. With F <= d the matrix is singular.
 
     Args:
-        module_or_weight: a linear or convolutional layer (not transposed), its weight ``(F, d)`` or
+        module_or_weight: A linear or convolutional layer (not transposed), its weight ``(F, d)`` or
             ``(F, channels, *kernel)``, or several weights, for instance of independent runs, whose
             rows are pooled.
-        centered: remove the mean row; otherwise the second moment about zero.
-        ddof: the sum is divided by ``F - ddof``.
+        centered: Remove the mean row; otherwise the second moment about zero.
+        ddof: The sum is divided by ``F - ddof``.
 
     Returns:
         A matrix over the inputs of one filter.
@@ -262,13 +262,13 @@ def patch_covariance(
     Args:
         images: ``(N, C, *sizes)`` with one, two or three spatial axes, or an iterable of such
             batches. A data loader may yield pairs, whose first entry is used.
-        kernel_size: as in ``nn.Conv2d``; the same holds for stride, padding and dilation.
-        stride: step between patches.
-        padding: number of zeros on both sides.
-        dilation: step between the pixels of a patch.
-        centered: remove the mean patch; otherwise the second moment about zero.
-        ddof: the sum is divided by ``n - ddof``.
-        per_position: return a mean and a covariance for each position instead of the pooled ones.
+        kernel_size: As in ``nn.Conv2d``; the same holds for stride, padding and dilation.
+        stride: Step between patches.
+        padding: Number of zeros on both sides.
+        dilation: Step between the pixels of a patch.
+        centered: Remove the mean patch; otherwise the second moment about zero.
+        ddof: The sum is divided by ``n - ddof``.
+        per_position: Return a mean and a covariance for each position instead of the pooled ones.
 
     Returns:
         The covariance of all patches, or sums for every position.
@@ -394,12 +394,12 @@ def input_moments(
     ``moments.covariance()``. The data are streamed: only the sums are kept.
 
     Args:
-        model: any module, in evaluation mode; it is left as it was found.
-        data: anything that :func:`theodolite.engine.batches.iterate_batches` accepts.
-        layers: names, patterns or a predicate; ``"*"`` takes all linear and convolutional layers.
+        model: Any module, in evaluation mode; it is left as it was found.
+        data: Anything that :func:`theodolite.engine.batches.iterate_batches` accepts.
+        layers: Names, patterns or a predicate; ``"*"`` takes all linear and convolutional layers.
         padding: ``"none"`` counts full patches only, ``"layer"`` pads as the layer does.
-        batch_size: split batches into parts of at most this many examples; None keeps them.
-        batch_fn: turns an item of the data into a batch.
+        batch_size: Split batches into parts of at most this many examples; None keeps them.
+        batch_fn: Turns an item of the data into a batch.
 
     Returns:
         Mean and covariance sums of the inputs that the weights of every layer multiply.
@@ -440,13 +440,13 @@ def input_samples(
     Layers that receive the same tensor share one result.
 
     Args:
-        model: any module, in evaluation mode; it is left as it was found.
-        data: anything that :func:`theodolite.engine.batches.iterate_batches` accepts.
-        layers: names, patterns or a predicate.
-        padding: as in :func:`input_moments`.
-        batch_size: as in :func:`input_moments`.
-        batch_fn: as in :func:`input_moments`.
-        few: whether to keep the inputs as long as they are few.
+        model: Any module, in evaluation mode; it is left as it was found.
+        data: Anything that :func:`theodolite.engine.batches.iterate_batches` accepts.
+        layers: Names, patterns or a predicate.
+        padding: As in :func:`input_moments`.
+        batch_size: As in :func:`input_moments`.
+        batch_fn: As in :func:`input_moments`.
+        few: Whether to keep the inputs as long as they are few.
     """
     require_choice(("none", "layer"), padding=padding)
     require_model(model)
@@ -610,10 +610,10 @@ def shared_moments(
     Each layer and process sends O(d²) numbers, for any number of examples.
 
     Args:
-        processes: the processes that take part.
-        moments: moments of this process's examples; empty if it has none.
-        owners: layer -> process that gets its moments; equal in all processes.
-        device: device for the moments.
+        processes: The processes that take part.
+        moments: Moments of this process's examples; empty if it has none.
+        owners: Layer -> process that gets its moments; equal in all processes.
+        device: Device for the moments.
     """
     if processes.alone:
         return dict(moments)

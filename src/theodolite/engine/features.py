@@ -119,7 +119,7 @@ def pooled(
             tokens or positions. ``"cls"`` and ``"last"`` take the first and the last token that is
             not padding. :class:`AtPositions` puts some positions side by side. A function gets the
             output and returns ``(n, ...)``.
-        module: the layer, which decides between tokens and one-dimensional maps.
+        module: The layer, which decides between tokens and one-dimensional maps.
         mask: ``(n, t)``, true or 1 for tokens that count.
         positions: ``(n, k)``, the positions that :class:`AtPositions` keeps.
 
@@ -215,9 +215,9 @@ class FeatureChunk:
     """Features of consecutive examples.
 
     Args:
-        start: index of the first example.
-        layers: layer -> ``(n, d)``, in order of execution.
-        targets: their targets, if the data contain targets.
+        start: Index of the first example.
+        layers: Layer -> ``(n, d)``, in order of execution.
+        targets: Their targets, if the data contain targets.
     """
 
     start: int
@@ -233,14 +233,14 @@ class Features(LayerMapping[Tensor]):
     """Layer -> features ``(n, d)``, in order of execution.
 
     Args:
-        layers: the features.
-        targets: targets of the same examples, if the data contain targets.
-        calls: number of calls of each layer in one forward pass; the features are from its last
+        layers: The features.
+        targets: Targets of the same examples, if the data contain targets.
+        calls: Number of calls of each layer in one forward pass; the features are from its last
             call.
-        pool: how outputs became vectors.
-        read_at: layer -> the place where its features were read, in words.
-        outputs: rows made from the output of the model, if they were requested.
-        checked: how examples were measured, and what was checked.
+        pool: How outputs became vectors.
+        read_at: Layer -> the place where its features were read, in words.
+        outputs: Rows made from the output of the model, if they were requested.
+        checked: How examples were measured, and what was checked.
     """
 
     layers: Mapping[str, Tensor]
@@ -580,15 +580,15 @@ def feature_chunks(
     """Features batch by batch, for sums over examples.
 
     Args:
-        model: any module, in evaluation mode; it is left as it was found.
-        data: anything that :func:`theodolite.engine.batches.iterate_batches` accepts.
-        layers: names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
-        pool: how an output becomes a vector: ``"flatten"``, ``"mean"``, ``"max"``, ``"cls"``,
+        model: Any module, in evaluation mode; it is left as it was found.
+        data: Anything that :func:`theodolite.engine.batches.iterate_batches` accepts.
+        layers: Names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
+        pool: How an output becomes a vector: ``"flatten"``, ``"mean"``, ``"max"``, ``"cls"``,
             ``"last"`` or a function of the output; padded tokens never count.
         read: ``"next"`` reads the input of the next layer, after the normalisation and activation
             that follow; ``"raw"`` reads the layer's own output.
-        batch_size: split batches into parts of at most this many examples; None keeps them.
-        check: check that each row depends on its own example only: in some batches (True), in all
+        batch_size: Split batches into parts of at most this many examples; None keeps them.
+        check: Check that each row depends on its own example only: in some batches (True), in all
             of them with every example by itself (``"every"``), or not at all (False). If rows
             differ, features are read one example at a time. :mod:`theodolite.engine.check` says
             how, and what True can miss.
@@ -637,15 +637,15 @@ def features(
     last call, and ``calls`` has the number.
 
     Args:
-        model: any module, in evaluation mode; it is left as it was found.
-        data: anything that :func:`theodolite.engine.batches.iterate_batches` accepts. Inputs of
+        model: Any module, in evaluation mode; it is left as it was found.
+        data: Anything that :func:`theodolite.engine.batches.iterate_batches` accepts. Inputs of
             another dtype than the model's are cast, with a warning.
-        layers: names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
-        pool: how an output becomes a vector, see :func:`feature_chunks`.
-        read: where a layer is read, see :func:`feature_chunks`.
-        batch_size: split batches into parts of at most this many examples; None keeps them.
+        layers: Names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
+        pool: How an output becomes a vector, see :func:`feature_chunks`.
+        read: Where a layer is read, see :func:`feature_chunks`.
+        batch_size: Split batches into parts of at most this many examples; None keeps them.
         outputs: (output of the model, batch) -> rows to keep too, from the same pass.
-        check: see :func:`feature_chunks`.
+        check: See :func:`feature_chunks`.
         **options: ``batch_fn`` and ``targets`` of ``iterate_batches``.
 
     Returns:
@@ -718,12 +718,12 @@ def feature_moments(
     """Count, mean and scatter of each layer's features; memory does not grow with the data.
 
     Args:
-        model: any module, in evaluation mode; it is left as it was found.
-        data: anything that :func:`theodolite.engine.batches.iterate_batches` accepts.
-        layers: names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
-        pool: how an output becomes a vector, see :func:`feature_chunks`.
-        read: where a layer is read, see :func:`feature_chunks`.
-        batch_size: split batches into parts of at most this many examples; None keeps them.
+        model: Any module, in evaluation mode; it is left as it was found.
+        data: Anything that :func:`theodolite.engine.batches.iterate_batches` accepts.
+        layers: Names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
+        pool: How an output becomes a vector, see :func:`feature_chunks`.
+        read: Where a layer is read, see :func:`feature_chunks`.
+        batch_size: Split batches into parts of at most this many examples; None keeps them.
         **options: ``batch_fn`` and ``targets`` of ``iterate_batches``.
 
     Returns:
@@ -754,11 +754,11 @@ class FeatureGrams(LayerMapping[Tensor]):
     """Layer -> Gram matrix ``(n, n)`` of its features, in order of execution.
 
     Args:
-        layers: the matrices.
-        targets: targets of the same examples, if the data contain targets.
-        widths: layer -> number of features.
-        tiles: number of tiles of examples.
-        centered: whether the mean feature was removed.
+        layers: The matrices.
+        targets: Targets of the same examples, if the data contain targets.
+        widths: Layer -> number of features.
+        tiles: Number of tiles of examples.
+        centered: Whether the mean feature was removed.
     """
 
     layers: Mapping[str, Float[Tensor, "n n"]]
@@ -791,19 +791,19 @@ def feature_grams(
     The value does not depend on the batch size or the memory limit beyond rounding.
 
     Args:
-        model: any module, in evaluation mode; it is left as it was found.
-        data: anything that :func:`theodolite.engine.batches.iterate_batches` accepts. The inputs of
+        model: Any module, in evaluation mode; it is left as it was found.
+        data: Anything that :func:`theodolite.engine.batches.iterate_batches` accepts. The inputs of
             all examples are kept in memory.
-        layers: names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
-        pool: how an output becomes a vector, see :func:`feature_chunks`.
-        read: where a layer is read, see :func:`feature_chunks`.
-        center: remove the mean feature: :math:`HKH`, in float64. The mean is subtracted before the
+        layers: Names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
+        pool: How an output becomes a vector, see :func:`feature_chunks`.
+        read: Where a layer is read, see :func:`feature_chunks`.
+        center: Remove the mean feature: :math:`HKH`, in float64. The mean is subtracted before the
             product, so that a large mean costs no digits.
-        dtype: dtype of the products; None keeps that of the features.
-        batch_size: examples in one forward pass; None takes 256.
-        memory_limit: limit for buffers of features, in bytes or as a size such as "4GB". None: half
+        dtype: Dtype of the products; None keeps that of the features.
+        batch_size: Examples in one forward pass; None takes 256.
+        memory_limit: Limit for buffers of features, in bytes or as a size such as "4GB". None: half
             of the free memory of a GPU, 2 GiB on a CPU.
-        check: see :func:`feature_chunks`.
+        check: See :func:`feature_chunks`.
         **options: ``batch_fn`` and ``targets`` of ``iterate_batches``.
 
     Returns:

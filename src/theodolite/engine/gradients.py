@@ -118,7 +118,7 @@ class UnitSums:
     r"""Sums of gradients divided by their norms; cosines follow from them.
 
     Args:
-        counts: number of nonzero gradients per class, :math:`m_c`.
+        counts: Number of nonzero gradients per class, :math:`m_c`.
         squares: :math:`\|\sum_{i \in c} u_i\|^2` per class.
         total_square: :math:`\|\sum_i u_i\|^2`.
         mean_square: :math:`\|\sum_c \tfrac{1}{m_c} \sum_{i \in c} u_i\|^2`.
@@ -171,11 +171,11 @@ class LayerSums:
     :meth:`theodolite.linalg.SetSums.alignment` has the formula of the alignment that they give.
 
     Args:
-        classes: count, squared norm of the sum, sum of norms and of squared norms, per class.
-        overall: the same for all examples as one set.
-        norms: norm of each example's gradient, in the order of the data.
-        weight_norm: norm of the layer's parameters; nan if it has none.
-        units: sums of unit vectors, if stiffness is measured.
+        classes: Count, squared norm of the sum, sum of norms and of squared norms, per class.
+        overall: The same for all examples as one set.
+        norms: Norm of each example's gradient, in the order of the data.
+        weight_norm: Norm of the layer's parameters; nan if it has none.
+        units: Sums of unit vectors, if stiffness is measured.
     """
 
     classes: SetSums
@@ -195,7 +195,7 @@ class LayerSums:
         These do not show the norms of the weights, which are nan.
 
         Args:
-            gram: inner products of all pairs of examples, in float64.
+            gram: Inner products of all pairs of examples, in float64.
             membership: 1 if an example belongs to a class, otherwise 0.
 
         Examples:
@@ -228,11 +228,11 @@ class GradientSums(Mapping[str, LayerSums]):
     """Layer -> sums of the gradients of its parameters, in order of registration.
 
     Args:
-        names: the layers.
-        stacked: sums of all layers, then of all parameters together, then of the logits.
-        labels: class of each example.
-        losses: loss of each example.
-        checked: how examples were measured, and what was checked.
+        names: The layers.
+        stacked: Sums of all layers, then of all parameters together, then of the logits.
+        labels: Class of each example.
+        losses: Loss of each example.
+        checked: How examples were measured, and what was checked.
     """
 
     names: tuple[str, ...]
@@ -300,26 +300,26 @@ def gradient_sums(
     Plain autograd then measures one example at a time, and ``measured`` says so.
 
     Args:
-        model: any module, in evaluation mode; it is left as it was found.
-        inputs: anything that :func:`theodolite.engine.batches.single_batch` accepts. The inputs of
+        model: Any module, in evaluation mode; it is left as it was found.
+        inputs: Anything that :func:`theodolite.engine.batches.single_batch` accepts. The inputs of
             all examples are kept in memory.
-        targets: targets of the same examples, if ``inputs`` does not contain them.
+        targets: Targets of the same examples, if ``inputs`` does not contain them.
         loss: (outputs, targets) -> one number per example. None: the cross-entropy or, with
             ``readout="loss"``, its mean over the labels per position of an example.
-        labels: class of each example. None: the targets if they are class indices; otherwise all
+        labels: Class of each example. None: the targets if they are class indices; otherwise all
             examples form one class.
-        layers: names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
-        params: the trainable parameters to include; None includes all.
+        layers: Names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
+        params: The trainable parameters to include; None includes all.
         readout: (model output, batch) -> ``(n, c)``, or ``"last"``, ``"mean"``, ``"cls"``;
             ``"loss"`` for labels per position.
-        stiffness: also add up gradients divided by their norms; takes a second product per layer.
-        batch_size: examples in one pass; None takes 256, on large GPUs 512.
-        batch_fn: turns an item of the data into a batch.
-        check: check that each gradient depends on its own example only: in some batches (True), in
+        stiffness: Also add up gradients divided by their norms; takes a second product per layer.
+        batch_size: Examples in one pass; None takes 256, on large GPUs 512.
+        batch_fn: Turns an item of the data into a batch.
+        check: Check that each gradient depends on its own example only: in some batches (True), in
             all of them with every example by itself (``"every"``), or not at all (False).
             :mod:`theodolite.engine.check` says how, and what True can miss.
-        progress: function that is called after every batch with the finished share and a text.
-        processes: processes with the same model and inputs that share the work, in whole classes.
+        progress: Function that is called after every batch with the finished share and a text.
+        processes: Processes with the same model and inputs that share the work, in whole classes.
 
     Returns:
         Sums of gradients by class, for every layer.
@@ -421,16 +421,16 @@ class LayerGradientAlignment:
     """Agreement of the gradients of one layer.
 
     Args:
-        omega: alignment of all pairs.
-        in_class: alignment within classes, averaged over the classes for which it is defined.
-        contrast: the difference of the two.
-        classes: alignment within each class.
-        weighted: cosine of all pairs, weighted by the product of norms.
-        diversity: sum of squared norms, divided by the squared norm of the sum.
-        relative_norm: norm of the mean gradient, divided by the norm of the weights.
-        stiffness: mean cosine of all pairs, if unit vectors were added up.
-        within_class_stiffness: the same within classes.
-        between_class_stiffness: the same between classes.
+        omega: Alignment of all pairs.
+        in_class: Alignment within classes, averaged over the classes for which it is defined.
+        contrast: The difference of the two.
+        classes: Alignment within each class.
+        weighted: Cosine of all pairs, weighted by the product of norms.
+        diversity: Sum of squared norms, divided by the squared norm of the sum.
+        relative_norm: Norm of the mean gradient, divided by the norm of the weights.
+        stiffness: Mean cosine of all pairs, if unit vectors were added up.
+        within_class_stiffness: The same within classes.
+        between_class_stiffness: The same between classes.
     """
 
     omega: Float[Tensor, "*layers"]
@@ -456,8 +456,8 @@ class GradientAlignment(Mapping[str, LayerGradientAlignment]):
     """Layer -> alignment of its gradients.
 
     Args:
-        stacked: alignment of all layers, then of all parameters together, then of the logits.
-        sums: the sums that the numbers were computed from.
+        stacked: Alignment of all layers, then of all parameters together, then of the logits.
+        sums: The sums that the numbers were computed from.
     """
 
     stacked: LayerGradientAlignment
@@ -512,21 +512,21 @@ def gradient_alignment(
               \langle g_i, g_j\rangle}{(n_c - 1) (\sum_{i \in c} \|g_i\|)^2}
 
     Args:
-        model: any module, in evaluation mode; it is left as it was found.
-        inputs: anything that :func:`theodolite.engine.batches.single_batch` accepts.
-        targets: targets of the same examples, if ``inputs`` does not contain them.
+        model: Any module, in evaluation mode; it is left as it was found.
+        inputs: Anything that :func:`theodolite.engine.batches.single_batch` accepts.
+        targets: Targets of the same examples, if ``inputs`` does not contain them.
         loss: (outputs, targets) -> one number per example; None is the cross-entropy.
-        zero: value of a class whose gradients are all zero: ``"nan"`` (left out) or ``"zero"``.
-        labels: see :func:`gradient_sums`.
-        layers: names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
-        params: the trainable parameters to include; None includes all.
-        readout: see :func:`gradient_sums`.
-        stiffness: also the mean cosines of gradients; takes a second product per layer.
-        batch_size: examples in one pass; None takes 256, on large GPUs 512.
-        batch_fn: turns an item of the data into a batch.
-        check: see :func:`gradient_sums`.
-        progress: function that is called after every batch with the finished share and a text.
-        processes: processes with the same model and inputs that share the work, in whole classes.
+        zero: Value of a class whose gradients are all zero: ``"nan"`` (left out) or ``"zero"``.
+        labels: See :func:`gradient_sums`.
+        layers: Names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
+        params: The trainable parameters to include; None includes all.
+        readout: See :func:`gradient_sums`.
+        stiffness: Also the mean cosines of gradients; takes a second product per layer.
+        batch_size: Examples in one pass; None takes 256, on large GPUs 512.
+        batch_fn: Turns an item of the data into a batch.
+        check: See :func:`gradient_sums`.
+        progress: Function that is called after every batch with the finished share and a text.
+        processes: Processes with the same model and inputs that share the work, in whole classes.
 
     Returns:
         Alignment, contrast and norms of per-example gradients, for every layer and the
@@ -607,7 +607,7 @@ class ClassTally:
     batch. Nothing is read from the device before the end, so that the CPU never waits for a GPU.
 
     Args:
-        scales: per class, a factor of its sum in a second total (for means of class means). The
+        scales: Per class, a factor of its sum in a second total (for means of class means). The
             owner must set it before the class closes.
     """
 
@@ -725,12 +725,12 @@ class GradientAccumulation:
     """Adds up batches in class order, without waiting for the device before the end.
 
     Args:
-        recorder: the model and its parameters.
-        loss: one number per example.
-        labels: class of each example, on the CPU.
-        stiffness: also add up unit vectors.
-        processes: processes that share the work; each takes whole classes.
-        one_by_one: whether plain autograd takes one example at a time.
+        recorder: The model and its parameters.
+        loss: One number per example.
+        labels: Class of each example, on the CPU.
+        stiffness: Also add up unit vectors.
+        processes: Processes that share the work; each takes whole classes.
+        one_by_one: Whether plain autograd takes one example at a time.
     """
 
     def __init__(

@@ -73,8 +73,8 @@ def capture_outputs(
     All hooks are removed when the block ends, also after an error.
 
     Args:
-        model: any module.
-        layers: names of ``model.named_modules()``.
+        model: Any module.
+        layers: Names of ``model.named_modules()``.
         reduce: (name, output) -> the value to keep, called at once; by default a detached copy.
 
     Yields:
@@ -172,10 +172,10 @@ class ReadPoint:
     """The place where the features of one layer are read.
 
     Args:
-        steps: operations between the layer's output and this tensor; 0 is the output itself.
-        path: names of the normalisations and activations on the way.
-        layers: other followed layers whose outputs are on the way, such as norms.
-        shape: shape of the tensor in the trial pass; None for nested tensors.
+        steps: Operations between the layer's output and this tensor; 0 is the output itself.
+        path: Names of the normalisations and activations on the way.
+        layers: Other followed layers whose outputs are on the way, such as norms.
+        shape: Shape of the tensor in the trial pass; None for nested tensors.
     """
 
     steps: int = 0
@@ -244,10 +244,10 @@ class LayerFollower(TorchFunctionMode):
     """Follows the outputs of layers through a forward pass.
 
     Args:
-        reached: called with (layer, operations since its output, tensor) for each new tensor.
+        reached: Called with (layer, operations since its output, tensor) for each new tensor.
 
     Attributes:
-        parameters: ids of the parameters that some call received.
+        parameters: Ids of the parameters that some call received.
     """
 
     def __init__(self, reached: Callable[[str, int, Tensor], None] | None = None) -> None:
@@ -413,8 +413,8 @@ def capture_features(
     Each call of a layer appends one tensor.
 
     Args:
-        model: any module.
-        points: layer -> the place where it is read.
+        model: Any module.
+        points: Layer -> the place where it is read.
         reduce: (name, tensor) -> the value to keep, called at once.
     """
     found: dict[str, list[Tensor]] = {name: [] for name in points}

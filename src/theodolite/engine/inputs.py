@@ -46,8 +46,8 @@ class FittedBatch:
     """How inputs are converted for a model.
 
     Args:
-        returned: output of the model for them.
-        cast: converts the inputs; None if no conversion is needed.
+        returned: Output of the model for them.
+        cast: Converts the inputs; None if no conversion is needed.
         notes: "columns", "inputs" -> what was changed.
     """
 
@@ -116,8 +116,8 @@ def fit_batch(model: nn.Module, few: Batch) -> FittedBatch:
     Integers are cast only if casting real numbers is not enough, so that token ids stay integers.
 
     Args:
-        model: the model, unwrapped; it is not changed.
-        few: one or two examples, on the device of the model.
+        model: The model, unwrapped; it is not changed.
+        few: One or two examples, on the device of the model.
 
     Raises:
         ShapeError: If the model accepts none of these; other errors of the model are passed on.
@@ -155,10 +155,10 @@ def fitted_batches(
     """Yield batches in the form that the model takes, on its device; a change gives a warning.
 
     Args:
-        model: any module.
-        data: the data as the user passed them; a :class:`Batch` is not changed.
-        batches: batches of these data.
-        tried: whether to try two examples. False only names columns, for callers that convert
+        model: Any module.
+        data: The data as the user passed them; a :class:`Batch` is not changed.
+        batches: Batches of these data.
+        tried: Whether to try two examples. False only names columns, for callers that convert
             batches after the model has refused them.
     """
     fitted: FittedBatch | None = None

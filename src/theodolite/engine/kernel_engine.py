@@ -96,7 +96,7 @@ class Collected:
 
     Args:
         span: The examples, as indices of the data.
-        factors: One entry per group; None if all gradients are zero, or after the contraction.
+        factors: One entry per group; None if all gradients are zero, or after :meth:`release`.
         outputs: The differentiated outputs, (n, c), detached.
         weighted_gradient: Parameter -> gradient of the weighted sum of all outputs.
         checked_batches: Batches with checked rows; kernels or gradients are compared later.
@@ -107,6 +107,10 @@ class Collected:
     outputs: Tensor
     weighted_gradient: dict[str, Tensor]
     checked_batches: list[CheckedBatch] = field(default_factory=list)
+
+    def release(self, group: int) -> None:
+        """Release the factors of a group after its last contraction."""
+        self.factors[group] = None
 
 
 @dataclass
@@ -286,13 +290,13 @@ class KernelEngine:
             start = rows.stop
         values = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         factors = [collector.factors() for collector in collectors]
-        kept = []
+        hidden = [own for own in map(factors.__getitem__, self._hidden_groups) if own is not None]
+        compared = []
         for one in checked_batches:
             first = one.start - block.span.start
-            rows = slice(first, first + len(one.batch))
-            own = [part[rows] for part in map(factors.__getitem__, self._hidden_groups) if part]
-            kept.append(with_groups(one, own, self.mode, plan.tile_bytes))
-        return Collected(block.span, factors, values, total, kept)
+            own = [part[first : first + len(one.batch)] for part in hidden]
+            compared.append(with_groups(one, own, self.mode, plan.tile_bytes))
+        return Collected(block.span, factors, values, total, compared)
 
     def _collect_one_by_one(
         self, block: ExampleBlock, plan: Plan, sizes: BlockSizes, weights: Tensor | None

@@ -468,7 +468,7 @@ class _KernelStore:
             for index in engine.group_indices(layer):
                 waiting[index] -= 1
                 if waiting[index] == 0:
-                    collected.factors[index] = None
+                    collected.release(index)
 
     def mirror(self, rows: slice, columns: slice) -> None:
         """Copy a block above the diagonal to its place below."""
@@ -820,12 +820,12 @@ def shared_tangent_kernels(
     computed once. The owners of the layers receive the tiles, join them and mirror them.
 
     Args:
-        model: the model, equal in all processes.
-        batch: all examples, equal in all processes.
-        layers: as for :func:`tangent_kernels`.
-        owners: layer -> process that gets its kernel; equal in all processes.
-        processes: the processes that take part.
-        options: options of :func:`tangent_kernels`.
+        model: The model, equal in all processes.
+        batch: All examples, equal in all processes.
+        layers: As for :func:`tangent_kernels`.
+        owners: Layer -> process that gets its kernel; equal in all processes.
+        processes: The processes that take part.
+        options: Options of :func:`tangent_kernels`.
 
     Returns:
         The kernels of the layers that this process owns. The coverage has all layers; the outputs

@@ -33,14 +33,14 @@ class PositionLabels:
     """The arrangement of labels beside outputs, position by position.
 
     Args:
-        grid: sizes of the positions: (T,) for tokens, (H, W) for pixels.
+        grid: Sizes of the positions: (T,) for tokens, (H, W) for pixels.
         kind: "classes" (one label among the outputs), "binary" (0 or 1 beside a single output), or
             "numbers" (as many real numbers as outputs).
-        outputs: number of outputs at a position.
-        last: whether outputs are (n, T, c) or (n, H, W, c); otherwise (n, c, H, W).
+        outputs: Number of outputs at a position.
+        last: Whether outputs are (n, T, c) or (n, H, W, c); otherwise (n, c, H, W).
         shift: 1 if the output at a position predicts the label of the next position.
-        masked: whether the mask of the batch says which labels count.
-        ignored: the label that does not count; real numbers do not count if they are nan.
+        masked: Whether the mask of the batch says which labels count.
+        ignored: The label that does not count; real numbers do not count if they are nan.
 
     Examples:
         >>> batch = Batch((torch.tensor([[5, 7, 9]]),), targets=torch.tensor([[5, 7, 9]]))
@@ -64,9 +64,9 @@ class PositionLabels:
         """The arrangement, from the shapes; None unless there is a label for every position.
 
         Args:
-            outputs: outputs of the model, with one or more axes of positions.
-            batch: inputs and targets.
-            shift: see the class; by default 1 if labels are the inputs themselves, as for the
+            outputs: Outputs of the model, with one or more axes of positions.
+            batch: Inputs and targets.
+            shift: See the class; by default 1 if labels are the inputs themselves, as for the
                 causal language models of Hugging Face.
         """
         targets = batch.targets
@@ -183,7 +183,7 @@ class AtPositions:
     that covers it is read.
 
     Args:
-        grid: sizes of the counted positions.
+        grid: Sizes of the counted positions.
     """
 
     grid: tuple[int, ...]
@@ -192,8 +192,8 @@ class AtPositions:
         """Number of features at one position of a layer's output; None without such positions.
 
         Args:
-            shape: shape of its output for one example.
-            channels_first: whether its module gives (channels, positions).
+            shape: Shape of its output for one example.
+            channels_first: Whether its module gives (channels, positions).
         """
         found = self._layout(shape, channels_first)
         return None if found is None else math.prod(shape) // math.prod(found[1])
@@ -253,9 +253,9 @@ def projected_outputs(
     :math:`\sqrt{k}`.
 
     Args:
-        count: number of projections.
-        readout: readout that gives (n, c).
-        generator: source of the signs.
+        count: Number of projections.
+        readout: Readout that gives (n, c).
+        generator: Source of the signs.
 
     Returns:
         A function to pass as ``readout=``.

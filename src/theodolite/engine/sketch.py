@@ -284,7 +284,7 @@ class KernelMoments:
     keeps digits if a kernel is nearly constant, as in deep networks at initialisation.
 
     Args:
-        size: number m of rows of the kernel.
+        size: Number m of rows of the kernel.
         device: Device for the sums.
         labels: Vector y; its quadratic form is added up too.
     """

@@ -406,7 +406,7 @@ def limited_memory(limit: int | None) -> Iterator[None]:
     that exist at one time. Without a limit kept memory saves time.
 
     Args:
-        limit: bytes; None for no limit.
+        limit: Bytes; None for no limit.
     """
     raise_trim_threshold()
     option, trim = _glibc("mallopt"), _glibc("malloc_trim")
@@ -458,7 +458,7 @@ def free_host_bytes(root: Path = Path("/")) -> int:
     """Memory that the system, or the container of this process, can still provide.
 
     Args:
-        root: root of the file system in which Linux describes itself.
+        root: Root of the file system in which Linux describes itself.
     """
     least = _number_in(root / "proc/meminfo", "MemAvailable:") * 1024
     for folder in dict.fromkeys(_memory_groups(root)):
