@@ -18,15 +18,6 @@ from theodolite.engine.calls import NestingError, leaves, map_leaves
 from theodolite.errors import DomainError, DtypeError, ShapeError
 from theodolite.linalg import prints_shapes
 
-__all__ = [
-    "IGNORED",
-    "Batch",
-    "even_spans",
-    "iterate_batches",
-    "single_batch",
-    "spans",
-]
-
 TARGET_KEYS = ("labels", "label", "targets", "target", "y")
 MASK_KEY = "attention_mask"
 IGNORED = -100  # label of a position that does not count, as in torch and Hugging Face

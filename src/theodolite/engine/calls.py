@@ -16,27 +16,6 @@ from torch import Tensor
 from theodolite.engine.patches import PatchGeometry
 from theodolite.errors import CaptureError
 
-__all__ = [
-    "PLAIN",
-    "Axis",
-    "Call",
-    "Dense",
-    "DisagreementError",
-    "Lookup",
-    "NestingError",
-    "NotFollowedError",
-    "Outer",
-    "OutputGrads",
-    "Structure",
-    "find_axis",
-    "function_name",
-    "has_storage",
-    "leaves",
-    "map_leaves",
-    "split_examples",
-    "tensors_in",
-]
-
 
 class NotFollowedError(CaptureError):
     """The gradients of a batch cannot be divided among its examples; take one at a time.

@@ -66,24 +66,6 @@ if TYPE_CHECKING:
     from theodolite.engine.recorder import Use
     from theodolite.engine.runs import ForwardRun, ModelRecorder
 
-__all__ = [
-    "Cause",
-    "Check",
-    "Checked",
-    "CheckedBatch",
-    "Comparison",
-    "ExampleCheck",
-    "Rounding",
-    "RowWeights",
-    "SuspectCalls",
-    "is_suspect",
-    "not_followed",
-    "require_check",
-    "require_finite",
-    "require_finite_gradients",
-    "require_range",
-]
-
 # Check some batches (True), none (False), or all of them and every single example ("every").
 Check = bool | Literal["every"]
 

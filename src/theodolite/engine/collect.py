@@ -32,16 +32,6 @@ from theodolite.engine.recorder import Use, pull_back
 from theodolite.engine.state import quiet_vmap, without_autocast
 from theodolite.errors import ShapeError
 
-__all__ = [
-    "BlockSizes",
-    "Collector",
-    "DenseCollector",
-    "Gradients",
-    "collector_of",
-    "compact",
-    "loss_factors",
-]
-
 Gradients = tuple[Tensor | None, ...]
 
 

@@ -29,21 +29,6 @@ from theodolite.engine.patches import PatchGeometry
 from theodolite.engine.plan import Route
 from theodolite.engine.state import coarse_arithmetic
 
-__all__ = [
-    "DenseFactors",
-    "Factors",
-    "LookupFactors",
-    "MixedFactors",
-    "OuterFactors",
-    "PositionFactors",
-    "crossed",
-    "forms_gradients",
-    "joined",
-    "scaled",
-    "squared_row_norms",
-    "wide_dtype",
-]
-
 _HALF = (torch.float16, torch.bfloat16)
 # Multiply-adds in the time of writing and reading an entry of a gradient a few times.
 _PRODUCTS_PER_ENTRY = 32

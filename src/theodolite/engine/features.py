@@ -58,22 +58,6 @@ from theodolite.engine.state import (
 from theodolite.errors import CaptureError, DomainError, DtypeError, ShapeError, TheodoliteError
 from theodolite.linalg import Moments, double, double_center
 
-__all__ = [
-    "POOLS",
-    "FeatureChunk",
-    "FeatureGrams",
-    "Features",
-    "OutputReader",
-    "Pool",
-    "feature_chunks",
-    "feature_grams",
-    "feature_moments",
-    "features",
-    "gives_channels_first",
-    "pooled",
-    "require_pool",
-]
-
 Pool = str | Callable[[Tensor], Tensor] | AtPositions
 POOLS = ("flatten", "grid", "mean", "max", "cls", "last")
 GRID = 4  # cells along each axis of a map, chosen by measurement (benchmarks/one_shape.py)

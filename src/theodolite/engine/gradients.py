@@ -33,6 +33,7 @@ from theodolite.engine.check import (
     compare_gradients,
     norms_of,
     part_gradients,
+    plain_gradients,
     require_check,
     require_finite,
     require_finite_gradients,
@@ -69,7 +70,6 @@ from theodolite.engine.runs import (
     ForwardRun,
     ModelRecorder,
     Progress,
-    plain_gradients,
 )
 from theodolite.engine.state import (
     exact_arithmetic,
@@ -85,22 +85,6 @@ from theodolite.linalg import (
     ratio_or_nan,
     target_columns,
 )
-
-__all__ = [
-    "LOGITS",
-    "TOTAL",
-    "ClassTally",
-    "GradientAccumulation",
-    "GradientAlignment",
-    "GradientSums",
-    "LayerGradientAlignment",
-    "LayerSums",
-    "Segment",
-    "UnitSums",
-    "alignment_of_sums",
-    "gradient_alignment",
-    "gradient_sums",
-]
 
 LOGITS = "all logits"  # an entry beside the layers, whose names have no spaces
 TOTAL = "all parameters"

@@ -25,17 +25,6 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from theodolite.engine.calls import function_name, tensors_in
 from theodolite.errors import ShapeError, UnknownNameError
 
-__all__ = [
-    "Read",
-    "ReadPoint",
-    "Reduce",
-    "capture_features",
-    "capture_inputs",
-    "capture_outputs",
-    "first_tensor",
-    "follow_layers",
-]
-
 Reduce = Callable[[str, Tensor], Tensor]
 
 # Attributes in which outputs of transformers keep the input of the next layer.

@@ -23,17 +23,6 @@ from theodolite.engine.layers import unwrap
 from theodolite.engine.state import evaluating, model_device, parameters_of, untouched
 from theodolite.errors import DomainError, DtypeError, ShapeError, TheodoliteError
 
-__all__ = [
-    "BatchList",
-    "Cast",
-    "ExampleBlock",
-    "FittedBatch",
-    "fit_batch",
-    "fitted_batches",
-    "require_device",
-    "require_model",
-]
-
 Cast = Callable[[Batch], Batch]
 
 # Attributes of sharded parameters: DTensor (fully_shard, tensor parallelism), the flat parameters

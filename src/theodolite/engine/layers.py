@@ -16,21 +16,6 @@ from theodolite.engine.calls import NotFollowedError
 from theodolite.engine.state import parameters_of
 from theodolite.errors import DomainError, UnknownNameError
 
-__all__ = [
-    "CONVOLUTIONS",
-    "LayerMapping",
-    "Layers",
-    "Ownership",
-    "is_matrix",
-    "is_transposed_linear",
-    "layers_text",
-    "only_trainable",
-    "own_parameters",
-    "require_real",
-    "select_layers",
-    "unwrap",
-]
-
 Layers = str | Iterable[str] | Mapping[str, Iterable[str]] | Callable[[str, nn.Module], bool]
 Parameters = str | Iterable[str] | Callable[[str, nn.Parameter], bool] | None
 T = TypeVar("T")

@@ -29,15 +29,6 @@ if TYPE_CHECKING:
     from theodolite.engine.inputs import BatchList
     from theodolite.engine.runs import ModelRecorder
 
-__all__ = [
-    "can_run_one_by_one",
-    "require_same_one_by_one",
-    "require_single_examples",
-    "require_sound_fallback",
-    "require_unchanged",
-    "tried_in_batches",
-]
-
 Answer = TypeVar("Answer")
 
 

@@ -18,8 +18,6 @@ from torch.nn import functional
 
 from theodolite.errors import DomainError, ShapeError
 
-__all__ = ["PatchGeometry", "per_axis"]
-
 _WIDE = 192  # number of columns from which on a product is efficient
 
 PerAxis = SupportsIndex | Sequence[SupportsIndex]

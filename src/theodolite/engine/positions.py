@@ -17,14 +17,6 @@ from torch.nn import functional
 from theodolite.engine.batches import IGNORED, Batch
 from theodolite.engine.calls import tensors_in
 
-__all__ = [
-    "AtPositions",
-    "PositionKind",
-    "PositionLabels",
-    "labels_are_inputs",
-    "projected_outputs",
-]
-
 PositionKind = Literal["classes", "binary", "numbers"]
 
 

@@ -18,23 +18,6 @@ from theodolite.engine.batches import Batch
 from theodolite.engine.positions import PositionLabels
 from theodolite.errors import DomainError, DtypeError, ShapeError, TheodoliteError
 
-__all__ = [
-    "Loss",
-    "Mode",
-    "OutputChoice",
-    "Outputs",
-    "Readout",
-    "first_output",
-    "kernel_shape",
-    "main_tensor",
-    "per_example_cross_entropy",
-    "per_example_loss",
-    "read_outputs",
-    "resolve_outputs",
-    "resolve_readout",
-    "rows_per_example",
-]
-
 Readout = Callable[[Any, Batch], Tensor]
 
 POSITIONS = ("last", "mean", "cls")

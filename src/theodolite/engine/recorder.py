@@ -40,17 +40,6 @@ from theodolite.engine.rules import RULES, STEP_BY_STEP, replay
 from theodolite.engine.state import quiet_vmap
 from theodolite.errors import CaptureError
 
-__all__ = [
-    "CallTensors",
-    "Origin",
-    "Use",
-    "UseRecorder",
-    "derive",
-    "pull_back",
-    "require_complete",
-    "require_visible",
-]
-
 # Functions that return entries of their argument, each at most once.
 SELECTIONS = frozenset(
     {"t", "T", "mT", "transpose", "permute", "movedim", "swapaxes", "swapdims"}

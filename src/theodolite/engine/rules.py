@@ -33,28 +33,6 @@ from theodolite.engine.patches import PatchGeometry, per_axis
 from theodolite.engine.state import quiet_vmap
 from theodolite.errors import CaptureError
 
-__all__ = [
-    "RULES",
-    "STEP_BY_STEP",
-    "Rule",
-    "add",
-    "addmm",
-    "batch_norm",
-    "convolution",
-    "embedding",
-    "group_norm",
-    "layer_norm",
-    "linear",
-    "matmul",
-    "multiply",
-    "reflected_matmul",
-    "reflected_subtract",
-    "register_rule",
-    "replay",
-    "rms_norm",
-    "subtract",
-]
-
 Rule = Callable[[Call], Structure | None]
 
 # Torch function -> rule. A rule may return None for a special case; the call then goes to

@@ -18,9 +18,7 @@ from theodolite.engine.check import (
     ExampleCheck,
     Rounding,
     SingleRun,
-    as_real,
     not_followed,
-    plain_gradients,
     require_finite,
 )
 from theodolite.engine.layers import Ownership
@@ -34,17 +32,6 @@ from theodolite.engine.recorder import (
 )
 from theodolite.engine.state import quiet_vmap, rounding_dtypes
 from theodolite.errors import CaptureError
-
-__all__ = [
-    "BatchLoss",
-    "ForwardRun",
-    "ModelRecorder",
-    "Progress",
-    "ProgressCounter",
-    "as_real",
-    "plain_gradients",
-    "without_gradients",
-]
 
 Progress = Callable[[float, str], None]
 BatchLoss = Callable[[Tensor, Batch], Tensor]

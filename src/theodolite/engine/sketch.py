@@ -43,6 +43,7 @@ from theodolite.engine.check import (
     check_rows,
     compare_forms,
     compare_in_batch,
+    plain_gradients,
 )
 from theodolite.engine.contract import KernelBlock
 from theodolite.engine.factors import Factors
@@ -53,7 +54,7 @@ from theodolite.engine.layers import LayerMapping, Layers, Parameters, layers_te
 from theodolite.engine.plan import EngineOptions, Plan, pass_size, scatter_cost
 from theodolite.engine.readouts import Readout, kernel_shape
 from theodolite.engine.recorder import Use
-from theodolite.engine.runs import ModelRecorder, plain_gradients
+from theodolite.engine.runs import ModelRecorder
 from theodolite.engine.state import (
     available_bytes,
     coarse_arithmetic,

@@ -24,26 +24,6 @@ from torch import Tensor, nn
 
 from theodolite.errors import DomainError
 
-__all__ = [
-    "DEFAULT_MEMORY_LIMIT",
-    "available_bytes",
-    "coarse_arithmetic",
-    "coarse_precision",
-    "evaluating",
-    "exact_arithmetic",
-    "limited_memory",
-    "model_device",
-    "modules_of",
-    "parameters_of",
-    "preserved_generators",
-    "quiet_vmap",
-    "raise_trim_threshold",
-    "require_fixed_mode",
-    "rounding_dtypes",
-    "untouched",
-    "without_autocast",
-]
-
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 _DROPOUTS = (
