@@ -36,10 +36,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -400,23 +401,23 @@ def _norm(tensor: Tensor) -> Float[Tensor, ""]:
     return torch.linalg.vector_norm(torch.cat([_norms(part) for part in parts]))
 
 
-def norms_of(tensors: Sequence[Tensor]) -> Float[Tensor, " m"]:
-    """Norms of several real tensors in float64 on the CPU; waits for the device once."""
+def norms_of(tensors: Sequence[Tensor]) -> list[float]:
+    """Norms of several real tensors; waits for the device once."""
     if not tensors:
-        return torch.zeros(0, dtype=torch.float64)
+        return []
     device = tensors[0].device
     quick = [torch.linalg.vector_norm(_wide(tensor)).to(device) for tensor in tensors]
-    found = torch.stack(quick).double().cpu()
-    for index, (tensor, norm) in enumerate(zip(tensors, found.tolist(), strict=True)):
-        if not _smallest(tensor) < norm < math.inf:
-            found[index] = _norm(tensor)
-    return found
+    return [
+        norm if _smallest(tensor) < norm < math.inf else float(_norm(tensor))
+        for tensor, norm in zip(tensors, torch.stack(quick).tolist(), strict=True)
+    ]
 
 
 def _inner(first: Tensor, second: Tensor) -> Float[Tensor, ""]:
     """Inner product in float64, without float64 copies of large tensors."""
-    pairs = zip(first.flatten().split(_CHUNK), second.flatten().split(_CHUNK), strict=True)
-    return torch.stack([a.double() @ b.double() for a, b in pairs]).sum().cpu()
+    parts = (torch.split(gradient.flatten(), _CHUNK) for gradient in (first, second))
+    pairs = zip(*parts, strict=True)
+    return torch.stack([a.double() @ b.double() for a, b in pairs]).sum()
 
 
 def _share(gaps: Tensor, scale: Tensor) -> Tensor:
@@ -480,10 +481,7 @@ class ExampleCheck:
         passes = 1 if recorder.choice.mode == "full" else c
         most = max(2, _PART // passes)
         reruns = self.reruns(n, None if single is None else single.row, most)
-        rows = [row for part in reruns for row in part]
-        output_weights = torch.zeros(n, c, dtype=torch.float64)
-        output_weights[rows] = self.weights(n, c)[rows]
-        output_weights = output_weights.to(run.outputs.device)
+        output_weights = self.weights(sum(map(len, reruns)), c).to(run.outputs.device)
         outputs = run.outputs.detach()
         return CheckedBatch(batch, start, outputs, reruns, output_weights, single=single)
 
@@ -532,9 +530,8 @@ class ExampleCheck:
 
     def weights(self, *shape: int) -> Tensor:
         """Random float64 numbers with absolute values from 0.5 to 1.5, of both signs."""
-        sizes = 0.5 + torch.rand(*shape, generator=self.draws, dtype=torch.float64)
-        signs = torch.randint(0, 2, shape, generator=self.draws) * 2 - 1
-        return sizes * signs
+        numbers = torch.empty(shape, dtype=torch.float64).uniform_(-1, 1, generator=self.draws)
+        return numbers.add_(numbers.sign(), alpha=0.5)
 
     def example_weights(self, output_gradient: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
         """A random weight for every example, divided by the norm of its output gradient.
@@ -585,7 +582,7 @@ class CheckedBatch:
         start: Index of the first example in the data.
         outputs: The differentiated outputs, (n, c).
         reruns: Rows of the batch that run again, each group as a separate batch.
-        output_weights: A random weight for every output of these rows, zero for others, (n, c).
+        output_weights: A random weight for every output of these rows, in their order.
         groups: Parameters of a group -> norm of its weighted sum of gradients, and the root of the
             sum of the squared norms of the terms, from the factors.
         single: One of the examples of ``reruns``, if it already ran alone and was compared.
@@ -595,21 +592,26 @@ class CheckedBatch:
     start: int
     outputs: Float[Tensor, "n c"]
     reruns: list[list[int]]
-    output_weights: Float[Tensor, "n c"]
-    groups: Mapping[tuple[str, ...], tuple[Tensor, Tensor]] = field(default_factory=dict)
+    output_weights: Float[Tensor, "m c"]
+    groups: Mapping[tuple[str, ...], tuple[float, float]] = field(default_factory=dict)
     single: SingleRun | None = None
 
-    @property
+    @cached_property
     def rerun_rows(self) -> list[int]:
         """All rows of the batch that run again."""
         return [row for part in self.reruns for row in part]
+
+    @cached_property
+    def rerun_index(self) -> Int[Tensor, " m"]:
+        """The same as a tensor, on the device of the outputs."""
+        return torch.tensor(self.rerun_rows, device=self.outputs.device)
 
     @cached_property
     def rerun_batches(self) -> list[Batch]:
         """The examples that run again, part by part."""
         return [self.batch.take(part) for part in self.reruns]
 
-    def weights_by_output(self, mode: str) -> list[Float[Tensor, "n c"]]:
+    def weights_by_output(self, mode: str) -> list[Float[Tensor, "m c"]]:
         """Weights of all outputs together, or of one output after the other.
 
         A kernel without pairs of different outputs (``mode`` is not ``"full"``) needs one gradient
@@ -732,27 +734,28 @@ def rerun_parts(
 def rerun_gradients(
     recorder: "ModelRecorder",
     checked_batch: CheckedBatch,
-    output_weights: Sequence[Float[Tensor, "n c"]],
+    output_weights: Sequence[Float[Tensor, "m c"]],
 ) -> Iterator[dict[str, Tensor]]:
     """Gradients of weighted outputs of the examples that run again, by plain autograd, in turn.
 
     Args:
         recorder: The model.
         checked_batch: The batch.
-        output_weights: For every gradient, the weights of the outputs of the batch.
+        output_weights: For every gradient, the weights of their outputs.
     """
-    parts = [outputs for _, outputs in rerun_parts(recorder, checked_batch)]
-    rows, outputs = checked_batch.rerun_rows, torch.cat(parts)
+    outputs = torch.cat([outputs for _, outputs in rerun_parts(recorder, checked_batch)])
     for weights in output_weights:
-        yield plain_gradients(outputs, recorder.ownership.parameters, weights[rows], keep=True)
+        yield plain_gradients(outputs, recorder.ownership.parameters, weights, keep=True)
 
 
 def part_gradients(
     recorder: "ModelRecorder", checked_batch: CheckedBatch
 ) -> Iterator[dict[str, Tensor]]:
     """Gradient of the weighted outputs of each part that runs again; the last is one example."""
-    for part, outputs in rerun_parts(recorder, checked_batch):
-        weights = checked_batch.output_weights[part]
+    sizes = [len(part) for part in checked_batch.reruns]
+    parts = rerun_parts(recorder, checked_batch)
+    sets = torch.split(checked_batch.output_weights, sizes)
+    for (_, outputs), weights in zip(parts, sets, strict=True):
         yield plain_gradients(outputs, recorder.ownership.parameters, weights)
 
 
@@ -760,7 +763,7 @@ def compare_gradients(
     recorder: "ModelRecorder",
     found: Mapping[str, Tensor],
     wanted: Mapping[str, Tensor],
-    sizes: Mapping[str, Tensor],
+    sizes: Mapping[str, float],
 ) -> None:
     """Compare weighted sums of gradients with those of plain autograd, for every parameter.
 
@@ -774,8 +777,7 @@ def compare_gradients(
         DisagreementError: If a parameter differs.
     """
     names = list(dict.fromkeys([*found, *wanted]))
-    known = dict(zip(wanted, norms_of(list(wanted.values())).tolist(), strict=True))
-    terms = dict(zip(sizes, torch.stack([*sizes.values()]).tolist() if sizes else (), strict=True))
+    known = dict(zip(wanted, norms_of(list(wanted.values())), strict=True))
 
     def difference(name: str) -> Tensor:
         if name not in wanted:
@@ -786,9 +788,9 @@ def compare_gradients(
 
     with torch.no_grad():
         norms = [torch.linalg.vector_norm(_wide(difference(name))) for name in names]
-        gaps = torch.stack(norms).double().cpu() if norms else torch.zeros(0)
-    for index, (name, gap) in enumerate(zip(names, gaps.tolist(), strict=True)):
-        total, within = found.get(name), math.isfinite(terms.get(name, 0.0))
+        gaps = torch.stack(norms).tolist() if norms else []
+    for index, (name, gap) in enumerate(zip(names, gaps, strict=True)):
+        total, within = found.get(name), math.isfinite(sizes.get(name, 0.0))
         if total is None or (within and math.isfinite(gap)):
             continue
         within = within and bool(total.isfinite().all())
@@ -798,19 +800,13 @@ def compare_gradients(
                 f"gradients with respect to {name!r}: expected sums within the range of {dtype}, "
                 "got infinity; measure model.double(), with inputs in float64"
             )
-        gaps[index] = _norm(difference(name))
-    first, second = (
-        torch.tensor([sizes_of.get(name, 0.0) for name in names], dtype=torch.float64)
-        for sizes_of in (known, terms)
-    )
-    require_small(recorder, names, gaps, torch.maximum(first, second))
+        gaps[index] = float(_norm(difference(name)))
+    scales = [max(known.get(name, 0.0), sizes.get(name, 0.0)) for name in names]
+    require_small(recorder, names, gaps, scales)
 
 
 def require_small(
-    recorder: "ModelRecorder",
-    names: Sequence[str],
-    gaps: Float[Tensor, " m"],
-    scales: Float[Tensor, " m"],
+    recorder: "ModelRecorder", names: Sequence[str], gaps: Sequence[float], scales: Sequence[float]
 ) -> None:
     """Check that differences from gradients of plain autograd are rounding.
 
@@ -823,16 +819,15 @@ def require_small(
     Raises:
         DisagreementError: If a parameter differs.
     """
-    limit, whole = _BACKWARD * recorder.tolerance, torch.linalg.vector_norm(scales)
+    limit, whole = _BACKWARD * recorder.tolerance, math.hypot(*scales)
     unit = min(recorder.unit, limit * _VANISHING)
-    wrong = (~(gaps <= limit * scales + unit * whole)).nonzero().flatten().tolist()
-    if wrong:
-        gap, scale = float(gaps[wrong[0]]), float(scales[wrong[0]])
-        raise _disagrees(
-            f"gradients with respect to {names[wrong[0]]!r}: expected weighted sums that agree "
-            f"with autograd, got a relative difference of {_ratio(gap, scale):.1e}",
-            vanishing=gap <= limit * (scale + _VANISHING * float(whole)),
-        )
+    for name, gap, scale in zip(names, gaps, scales, strict=True):
+        if not gap <= limit * scale + unit * whole:
+            raise _disagrees(
+                f"gradients with respect to {name!r}: expected weighted sums that agree with "
+                f"autograd, got a relative difference of {_ratio(gap, scale):.1e}",
+                vanishing=gap <= limit * (scale + _VANISHING * whole),
+            )
 
 
 def _disagrees(text: str, *, vanishing: bool) -> NotFollowedError:
@@ -903,85 +898,74 @@ def _compare_block(
     left: CheckedBatch,
     right: CheckedBatch,
 ) -> None:
-    mode, owned = recorder.choice.mode, recorder.ownership.layers
-    wanted: dict[str, Tensor] = {}
-    squares: list[dict[str, Tensor]] = []
+    mode = recorder.choice.mode
     of_columns: Iterator[dict[str, Tensor]] = iter(())
     if left is not right:
         of_columns = rerun_gradients(recorder, right, right.weights_by_output(mode))
+    squares: list[dict[str, float]] = []
+    products = squares if left is right else []
     for first in rerun_gradients(recorder, left, left.weights_by_output(mode)):
-        norms = norms_of([*first.values()])
-        squares.append(dict(zip(first, norms.square(), strict=True)))
-        products = squares[-1]
+        norms = zip(first, norms_of([*first.values()]), strict=True)
+        squares.append({name: norm * norm for name, norm in norms})
         if left is not right:
             second = next(of_columns)
-            products = {name: _inner(first[name], second[name]) for name in first if name in second}
+            names = [name for name in first if name in second]
+            products.append({name: float(_inner(first[name], second[name])) for name in names})
             del second  # before the next gradient of the other side
-        for layer, names in owned.items():
-            for product in (products[name] for name in names if name in products):
-                wanted[layer] = wanted[layer] + product if layer in wanted else product
+    wanted = {
+        layer: sum((found[name] for found in products for name in names if name in found), 0.0)
+        for layer, names in recorder.ownership.layers.items()
+    }
     _compare_groups(recorder, left, squares)
-    u, v = (side.output_weights[side.rerun_rows] for side in (left, right))
+    u, v = left.output_weights, right.output_weights
     u, v = (u.flatten(), v.flatten()) if mode == "full" else (u[:, 0], v[:, 0])
-    some = next(iter(kernels.values()))
-    rows, columns = (
-        torch.tensor(side.rerun_rows, device=some.device) + side.start for side in (left, right)
-    )
+    rows, columns = (side.rerun_index + side.start for side in (left, right))
     parts = [_entries(kernel, rows, columns, mode) for kernel in kernels.values()]
-    v = v.to(some)
-    forms = torch.stack([part @ v for part in parts]).to(u) @ u
+    v = v.to(parts[0])
+    forms = (torch.stack([part @ v for part in parts]).to(u) @ u).tolist()
     by_layer, sizes = (dict(zip(kernels, found, strict=True)) for found in (forms, norms_of(parts)))
     compare_forms(recorder, by_layer, wanted, sizes)
 
 
 def compare_forms(
     recorder: "ModelRecorder",
-    forms: Mapping[str, Tensor],
-    wanted: Mapping[str, Tensor],
-    scales: Mapping[str, Tensor],
+    forms: Mapping[str, float],
+    wanted: Mapping[str, float],
+    scales: Mapping[str, float],
 ) -> None:
     """Compare quadratic forms of kernels with inner products of two gradients.
 
     Args:
         recorder: The model.
         forms: Layer -> quadratic form of its kernel.
-        wanted: Layer -> the same from plain gradients; a missing one is zero.
+        wanted: Layer -> the same from plain gradients.
         scales: Layer -> norm of the terms of the form.
 
     Raises:
         DisagreementError: If a layer differs.
     """
-    if not forms:
-        return
-    zero = torch.zeros((), dtype=torch.float64)
-    columns = zip(
-        *((form, wanted.get(x, zero), scales[x]) for x, form in forms.items()), strict=True
-    )
-    found, expected, sizes = (
-        torch.stack([value.to(zero) for value in column]) for column in columns
-    )
-    bases, gaps = torch.maximum(sizes, expected.abs()), (found - expected).abs()
-    limit, whole = _BACKWARD * recorder.tolerance, torch.linalg.vector_norm(bases).sqrt()
+    bases = {layer: max(scales[layer], abs(wanted[layer])) for layer in forms}
+    limit, whole = _BACKWARD * recorder.tolerance, math.hypot(*bases.values()) ** 0.5
 
-    def explained(rounding: float) -> Tensor:
+    def explained(gap: float, base: float, rounding: float) -> bool:
         """A form is a product of two gradients, each of which contains rounding."""
         left = rounding * whole
-        return gaps <= limit * bases + left * (2 * bases.sqrt() + left)
+        return gap <= limit * base + left * (2 * base**0.5 + left)
 
     unit = min(recorder.unit, limit * _VANISHING)
-    wrong = (~explained(unit)).nonzero().flatten().tolist()
-    if wrong:
-        layer, gap, scale = list(forms)[wrong[0]], float(gaps[wrong[0]]), float(bases[wrong[0]])
-        raise _disagrees(
-            f"layer {layer!r}: expected its kernel to agree with autograd, got a relative "
-            f"difference of {_ratio(gap, scale):.1e}",
-            vanishing=bool(explained(limit * _VANISHING)[wrong[0]]),
-        )
+    for layer, base in bases.items():
+        gap = abs(forms[layer] - wanted[layer])
+        if not explained(gap, base, unit):
+            raise _disagrees(
+                f"layer {layer!r}: expected its kernel to agree with autograd, got a relative "
+                f"difference of {_ratio(gap, base):.1e}",
+                vanishing=explained(gap, base, limit * _VANISHING),
+            )
 
 
 def compare_in_batch(recorder: "ModelRecorder", checked_batch: CheckedBatch) -> None:
     """Compare weighted gradients of plain autograd in the batch and in another batch."""
-    outputs = recorder.outputs(checked_batch.batch)
+    outputs = recorder.outputs(checked_batch.batch)[checked_batch.rerun_index]
     weights = checked_batch.output_weights
     found = plain_gradients(outputs, recorder.ownership.parameters, weights)
     (wanted,) = rerun_gradients(recorder, checked_batch, [weights])
@@ -1001,13 +985,11 @@ def with_groups(
     """
     if not factors:
         return checked_batch
-    rows = checked_batch.rerun_rows  # the weights of all others are zero
-    sets = [weights[rows] for weights in checked_batch.weights_by_output(mode)]
+    sets = checked_batch.weights_by_output(mode)
     sums: list[Tensor] = []
     squares: list[Tensor] = []
-    indices = torch.tensor(rows)  # once for all
     for own in factors:
-        chosen = own[indices]
+        chosen = own[checked_batch.rerun_index]
         spans = [*chosen.spans(limit)]
         parts = [chosen[span] for span in spans]
         for weights in sets:
@@ -1018,15 +1000,16 @@ def with_groups(
             sums.append(sum(found[1:], found[0]))
         squares.append(torch.cat([part.squared_norms() for part in parts]))
     terms = torch.stack(squares).clamp(min=0.0) * sum(weights.square() for weights in sets)
-    sizes = terms.sum((1, 2)).sqrt()
-    norms = torch.linalg.vector_norm(norms_of(sums).view(len(factors), len(sets)), dim=1)
-    names = [own.names for own in factors]
-    pairs = zip(norms, sizes, strict=True)
-    return replace(checked_batch, groups=dict(zip(names, pairs, strict=True)))
+    sizes, norms = terms.sum((1, 2)).sqrt().tolist(), iter(norms_of(sums))
+    groups = {
+        own.names: (math.hypot(*islice(norms, len(sets))), size)
+        for own, size in zip(factors, sizes, strict=True)
+    }
+    return replace(checked_batch, groups=groups)
 
 
 def _compare_groups(
-    recorder: "ModelRecorder", checked_batch: CheckedBatch, squares: Sequence[Mapping[str, Tensor]]
+    recorder: "ModelRecorder", checked_batch: CheckedBatch, squares: Sequence[Mapping[str, float]]
 ) -> None:
     """Compare norms of weighted sums for each group; a large group of a layer hides a small one.
 
@@ -1035,21 +1018,13 @@ def _compare_groups(
         checked_batch: The batch.
         squares: For every set of weights, parameter -> squared norm of autograd's sum.
     """
-    if not checked_batch.groups:
-        return
-    zero = torch.zeros((), dtype=torch.float64)
-    wanted = torch.stack(
-        [
-            sum((of[name] for of in squares for name in names if name in of), zero)
-            for names in checked_batch.groups
-        ]
-    ).sqrt()
-    found, sizes = (
-        torch.stack(column).to(wanted)
-        for column in zip(*checked_batch.groups.values(), strict=True)
-    )
-    names = [parameters[0] for parameters in checked_batch.groups]
-    require_small(recorder, names, (found - wanted).abs(), torch.maximum(wanted, sizes))
+    names, gaps, scales = [], [], []
+    for group, (found, size) in checked_batch.groups.items():
+        wanted = sum(of[name] for of in squares for name in group if name in of) ** 0.5
+        names.append(group[0])
+        gaps.append(abs(found - wanted))
+        scales.append(max(wanted, size))
+    require_small(recorder, names, gaps, scales)
 
 
 def _entries(kernel: Tensor, rows: Tensor, columns: Tensor, mode: str) -> Tensor:
@@ -1078,7 +1053,8 @@ def require_range(
         RangeError: If a kernel exceeds the range of its dtype.
     """
     limits = [end for kernel in kernels.values() if kernel.numel() for end in kernel.aminmax()]
-    largest = torch.stack(limits).double().abs().view(-1, 2).amax(1).tolist() if limits else []
+    ends = torch.stack(limits).tolist() if limits else []
+    largest = [max(-low, high) for low, high in zip(ends[::2], ends[1::2], strict=True)]
     named = [layer for layer, kernel in kernels.items() if kernel.numel()]
     mode = recorder.choice.mode
     for layer, size in zip(named, largest, strict=True):
@@ -1178,10 +1154,11 @@ def require_finite(model: nn.Module, values: Tensor, batch: Batch, examples: Seq
         batch: The examples.
         examples: Indices of the examples in the data.
     """
-    finite = values.detach().isfinite()
+    if math.isfinite(values.detach().sum()):  # not so if any number is not finite
+        return
+    finite = values.detach().isfinite().reshape(len(values), -1).all(1)
     if finite.all():
         return
-    finite = finite.reshape(len(values), -1).all(1)
     for name, parameter in model.named_parameters():
         if not parameter.detach().isfinite().all():
             raise NotFiniteError(

@@ -851,7 +851,7 @@ class GradientAccumulation:
 
     def _check_batch(
         self, run: ForwardRun, batch: Batch, start: int, arrived: list[Tensor | None]
-    ) -> tuple[CheckedBatch, Float[Tensor, " n"]]:
+    ) -> tuple[CheckedBatch, Float[Tensor, " m"]]:
         """Check rows and loss; return the checked batch and the weights of its rerun examples."""
         recorder, output_gradient = self._recorder, arrived[0]
         assert output_gradient is not None
@@ -860,27 +860,24 @@ class GradientAccumulation:
         check_rows(recorder, run, RowWeights(output_gradient, weights), arrived[1:])
         single = None if run.single is None else run.single.row
         reruns = recorder.check.reruns(len(batch), single)
-        example_weights = torch.zeros_like(weights)
-        for part in reruns:
-            example_weights[part] = weights[part]
-        output_weights = (output_gradient * example_weights[:, None]).to(output_gradient.dtype)
+        rows = torch.tensor([row for part in reruns for row in part], device=weights.device)
+        weights, wanted = weights[rows], output_gradient[rows]
         checked_batch = CheckedBatch(
-            batch, start, run.outputs.detach(), reruns, output_weights, single=run.single
+            batch, start, run.outputs.detach(), reruns, wanted * weights[:, None], single=run.single
         )
         check_loss(recorder, self._loss, checked_batch, run.losses.detach(), output_gradient)
-        return checked_batch, example_weights
+        return checked_batch, weights
 
     def _compare(
         self,
-        checked: tuple[CheckedBatch, Float[Tensor, " n"]],
+        checked: tuple[CheckedBatch, Float[Tensor, " m"]],
         run: ForwardRun,
         factors: Sequence[Factors],
         squares: Float[Tensor, "groups n"],
     ) -> None:
         """Compare weighted sums of gradients, and norms of one example, with plain autograd."""
         checked_batch, example_weights = checked
-        rows, single_row = torch.tensor(checked_batch.rerun_rows), checked_batch.rerun_rows[-1]
-        weights = example_weights[rows].unsqueeze(1)
+        rows, weights = checked_batch.rerun_index, example_weights.unsqueeze(1)
         wanted: dict[str, Tensor] = {}
         single: dict[str, Tensor] = {}
         for single in part_gradients(self._recorder, checked_batch):  # the last part is one example
@@ -891,13 +888,13 @@ class GradientAccumulation:
             if use.origin.tensor.grad_fn is not None
             for root in use.origin.roots
         }
-        groups, table = factors[1:], squares[1:].clamp(min=0.0)  # without the logits
+        groups, table = factors[1:], squares[1:, rows].clamp(min=0.0)  # without the logits
         if not groups:  # no gradient was found, so autograd must find none
             compare_gradients(self._recorder, {}, wanted, {})
             return
-        terms = (table @ example_weights.square()).sqrt()
+        terms = (table @ example_weights.square()).sqrt().tolist()
         found: dict[str, Tensor] = {}
-        sizes: dict[str, Tensor] = {}
+        sizes: dict[str, float] = {}
         for own, size in zip(groups, terms, strict=True):
             part = own[rows]  # the weights of all other examples are zero
             total = part.weighted_sums([slice(0, len(part))], weights)[0]
@@ -908,15 +905,14 @@ class GradientAccumulation:
                 if name in wanted:
                     wanted[name] = arranged(wanted[name])
         compare_gradients(self._recorder, found, wanted, sizes)
-        norms = (table[:, single_row].sqrt() * example_weights[single_row].abs()).cpu()
-        single_norms = dict(zip(single, norms_of([*single.values()]).tolist(), strict=True))
-        wanted_norms = torch.tensor(
-            [math.hypot(*(single_norms.get(name, 0.0) for name in own.names)) for own in groups],
-            dtype=torch.float64,
-        )
-        scales = torch.maximum(norms, wanted_norms)
+        norms = (table[:, -1].sqrt() * example_weights[-1].abs()).tolist()
+        single_norms = dict(zip(single, norms_of([*single.values()]), strict=True))
+        wanted_norms = [
+            math.hypot(*(single_norms.get(name, 0.0) for name in own.names)) for own in groups
+        ]
+        gaps = [abs(norm - other) for norm, other in zip(norms, wanted_norms, strict=True)]
         names = [own.names[0] for own in groups]
-        require_small(self._recorder, names, (norms - wanted_norms).abs(), scales)
+        require_small(self._recorder, names, gaps, [*map(max, norms, wanted_norms)])
 
     def _add_single(self, batch: Batch, start: int) -> None:
         """Process one example by plain autograd."""
@@ -967,6 +963,9 @@ class GradientAccumulation:
     ) -> Iterator[tuple[Factors, list[Segment]]]:
         """Factors of as many examples as fit at a time, and their segments."""
         limit = _CHUNK_BYTES.get(self._squares.device.type, _CHUNK_BYTES["cpu"])
+        if len(factors) * factors.working_bytes <= limit:
+            yield factors, segments
+            return
         for rows in factors.spans(limit):
             inside = (segment.inside(rows) for segment in segments)
             yield factors[rows], [segment for segment in inside if segment is not None]

@@ -629,13 +629,13 @@ def _compare_features(
     engine: KernelEngine, factors: Sequence[Factors], checked_batch: CheckedBatch
 ) -> None:
     """Compare weighted sums of the gradients with plain autograd."""
-    rows = slice(checked_batch.start, checked_batch.start + len(checked_batch.batch))
-    weights = checked_batch.output_weights
-    found, sizes = {}, {}
+    rows, weights = checked_batch.rerun_index + checked_batch.start, checked_batch.output_weights
+    found, terms = {}, []
     for own in factors:
         part = own[rows]
         found[own.names[0]] = part.weighted_sums([slice(0, len(part))], weights)[0]
-        sizes[own.names[0]] = (part.squared_norms() * weights.square()).sum().sqrt()
+        terms.append((part.squared_norms() * weights.square()).sum().sqrt())
+    sizes = dict(zip(found, torch.stack(terms).tolist(), strict=True))
     (wanted,) = rerun_gradients(engine.recorder, checked_batch, [weights])
     compare_gradients(engine.recorder, found, wanted, sizes)
 

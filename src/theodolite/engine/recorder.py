@@ -265,7 +265,8 @@ class UseRecorder(TorchFunctionMode):
         self.uses: list[Use] = []
         self.calls: list[CallTensors] = []
         self.received: list[tuple[str, list[Tensor | None]]] = []
-        self._kept_rows = list(kept_rows)
+        self._kept_rows = torch.tensor([*kept_rows], dtype=torch.long)
+        self._first_row = kept_rows[0] if kept_rows else 0
         self._count = 0
         self.intervals: dict[int, list[Interval]] = {}
         self.result_bytes = 0
@@ -440,7 +441,7 @@ class UseRecorder(TorchFunctionMode):
             if not self._structured:
                 return
         found = self._axes(name, given, sources, returned)
-        if self._kept_rows:
+        if len(self._kept_rows):
             self.received.append((name, self._rows(given, found)))
         axes = {id(detached[id(tensor)]): axis for tensor, axis in zip(given, found, strict=False)}
         result_axes = tuple(found[len(given) :])
@@ -485,7 +486,7 @@ class UseRecorder(TorchFunctionMode):
         one = reference[self._count - 1] if self._count <= len(reference) else None
         counts = (function, len(given), len(returned))
         if one is not None and (one.function, len(one.given), len(one.returned)) == counts:
-            row = self._kept_rows[0] if self._kept_rows else 0
+            row = self._first_row
             return one.find_axes(tensors, self._examples, row)
         made = {id(origin.tensor) for origin in sources}  # these have no axis of examples
         return [None if id(t) in made else find_axis(None, t, self._examples) for t in tensors]

@@ -452,7 +452,11 @@ def _exact(engine: KernelEngine, data: BatchList, labels: Tensor) -> TangentAlig
     scales = {layer: entry.uncentered for layer, entry in moments.items()}
     forms = {layer: entry.form for layer, entry in moments.items()}
     if engine.fallback is None:  # otherwise all gradients are autograd's own
-        compare_forms(engine.recorder, forms, energy, scales)
+        found, wanted, sizes = (
+            dict(zip(part, torch.stack([*part.values()]).tolist(), strict=True))
+            for part in (forms, energy, scales)
+        )
+        compare_forms(engine.recorder, found, wanted, sizes)
     norms = torch.stack([moments[layer].centered for layer in engine.layers])
     noise = torch.stack([scales[layer] for layer in engine.layers])
     zero = torch.zeros(len(norms), len(norms), dtype=torch.float64, device=norms.device)

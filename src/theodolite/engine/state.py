@@ -10,7 +10,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import lru_cache
 from itertools import chain
@@ -50,46 +50,49 @@ def untouched(model: nn.Module) -> Iterator[None]:
         with torch.inference_mode(False), torch.enable_grad():
             yield
         return
-    with ExitStack() as stack:
-        stack.enter_context(_turn)
+    with _turn:
         flags = {module: module.training for module in modules_of(model).values()}
         parameters = (p for module in flags for p in module._parameters.values())
         grads = {p: p.grad for p in parameters if p is not None}
-        stack.enter_context(preserved_generators({p.device for p in grads if p.is_cuda}))
-        stack.enter_context(_preserved_tensors(flags))
-        stack.enter_context(_preserved_python_generators())
-        stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.enable_grad())
-        stack.enter_context(_without_cast_weights())
-        stack.enter_context(_one_path_of_attention())
-        if "torch._dynamo" in sys.modules:  # otherwise nothing has been compiled
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
-        token = _guarded.set((*outer, model))
-        try:
-            yield
-        finally:
-            _guarded.reset(token)
-            for module, training in flags.items():
-                if module.training != training:  # setting an attribute of a module takes long
-                    module.training = training
-            for parameter, grad in grads.items():
-                if parameter.grad is not grad:
-                    parameter.grad = grad
+        devices = {p.device for p in grads if p.is_cuda}
+        with (
+            _preserved_tensors(flags),
+            preserved_randomness(devices),
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            _every_call_visible(),
+        ):
+            token = _guarded.set((*outer, model))
+            try:
+                yield
+            finally:
+                _guarded.reset(token)
+                for module, training in flags.items():
+                    if module.training != training:  # setting an attribute of a module takes long
+                        module.training = training
+                for parameter, grad in grads.items():
+                    if parameter.grad is not grad:
+                        parameter.grad = grad
 
 
 @contextmanager
-def _without_cast_weights() -> Iterator[None]:
-    """Make an autocast around the block cast weights again instead of using earlier casts.
+def _every_call_visible() -> Iterator[None]:
+    """Run compiled code eagerly, switch off attention's fast path, and cast weights again.
 
-    Earlier casts belong to earlier calls, for instance in training. With them no recorded call
+    The fast path without gradients drops padding and positions. Weights that an autocast around the
+    block has cast belong to earlier calls, for instance in training. With them no recorded call
     would receive the weights.
     """
-    cached = torch.is_autocast_cache_enabled()
+    cached, fast = torch.is_autocast_cache_enabled(), torch.backends.mha.get_fastpath_enabled()
+    compiled = "torch._dynamo" in sys.modules  # otherwise nothing has been compiled
     torch.set_autocast_cache_enabled(False)
+    torch.backends.mha.set_fastpath_enabled(False)
     try:
-        yield
+        with torch.compiler.set_stance("force_eager") if compiled else nullcontext():
+            yield
     finally:
         torch.set_autocast_cache_enabled(cached)
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 @contextmanager
@@ -129,20 +132,14 @@ def preserved_state(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def preserved_randomness(devices: Iterable[torch.device]) -> Iterator[None]:
-    """Restore the random states of torch, of Python and of NumPy."""
-    with preserved_generators(devices), _preserved_python_generators():
-        yield
-
-
-@contextmanager
-def _one_path_of_attention() -> Iterator[None]:
-    """Switch off attention's fast path, which without gradients drops padding and positions."""
-    enabled = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(enabled)
+    """Restore the random states of torch, and of Python and NumPy, which models may draw from."""
+    with preserved_generators(devices):
+        state, drawn = random.getstate(), np.random.get_state()  # noqa: NPY002
+        try:
+            yield
+        finally:
+            random.setstate(state)
+            np.random.set_state(drawn)  # noqa: NPY002
 
 
 @contextmanager
@@ -172,17 +169,6 @@ def preserved_generators(devices: Iterable[torch.device]) -> Iterator[None]:
         torch.set_rng_state(state)
         for device, saved in states.items():
             torch.cuda.set_rng_state(saved, device)
-
-
-@contextmanager
-def _preserved_python_generators() -> Iterator[None]:
-    """Restore the random states of Python and NumPy, which a model's own code may draw from."""
-    state, drawn = random.getstate(), np.random.get_state()  # noqa: NPY002
-    try:
-        yield
-    finally:
-        random.setstate(state)
-        np.random.set_state(drawn)  # noqa: NPY002
 
 
 def modules_of(model: nn.Module, *, repeated: bool = False) -> dict[str, nn.Module]:
