@@ -2,7 +2,8 @@
 
 Arguments and results are nested lists, tuples and dictionaries: :func:`leaves`, :func:`map_leaves`.
 There are n examples, T positions, C rows and D columns. A structure says how the gradient of an
-output at the call's result becomes the gradient of each example with respect to the tensor.
+output at the call's result becomes the gradient of each example with respect to the tensor. A pass
+makes hundreds of these objects: they are not frozen, because that takes longer.
 """
 
 from collections import OrderedDict
@@ -33,7 +34,7 @@ class DisagreementError(NotFollowedError):
     """The result for a batch differs from plain autograd."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Axis:
     """An axis of examples.
 
@@ -207,7 +208,7 @@ def function_name(function: Callable[..., Any]) -> str:
     return repr(function) if name is None else str(name)
 
 
-@dataclass(slots=True)  # not frozen, because a pass makes hundreds and freezing takes longer
+@dataclass(slots=True)
 class Call:
     """One call that receives a parameter.
 
@@ -249,7 +250,7 @@ class Call:
 OutputGrads = Callable[[Tensor], Tensor]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Outer:
     r"""A matrix whose gradient is a sum of outer products, :math:`\sum_t b_t a_t^\top`.
 
@@ -296,7 +297,7 @@ class Outer:
         return J.transpose(1, 2) if self.transposed else J
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Lookup:
     """A table whose rows are selected by integers: an outer product with one-hot vectors.
 
@@ -318,7 +319,7 @@ class Lookup:
         return table.scatter_add_(1, index, output_grad.transpose(1, 2))
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Dense:
     """Any other tensor: the gradient of every example itself.
 

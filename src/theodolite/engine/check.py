@@ -260,6 +260,8 @@ class Comparison:
             whole: All rows, for the scale of the comparison; None takes the wanted rows.
             weights: Factors of the wanted rows; None for ones.
         """
+        if weights is not None:
+            weights = weights.view(-1, *(1,) * (wanted.dim() - 1))
         self._pairs.append(_Pair(name, found, wanted, whole, weights))
 
     def first_above(self, tolerance: float, unit: float = 0.0) -> tuple[str, float] | None:
@@ -277,7 +279,7 @@ class Comparison:
         return None
 
     def _agree(self, tolerance: float) -> list[bool]:
-        """Whether each pair agrees even if its rows are divided by the mean norm only.
+        """Whether all differences of a pair together are as small as that of a row must be.
 
         Other pairs, and those whose squares over- or underflow, need the exact comparison, which
         takes three times as long.
@@ -298,12 +300,12 @@ class Comparison:
     def _vanishes(self, pair: "_Pair", share: float) -> bool:
         if share == 0 or pair.found.shape != pair.wanted.shape:
             return False
-        found, wanted = pair.rows(slice(None))
-        largest = max(float(_norm(other.rows(slice(None))[1])) for other in self._pairs)
+        found, wanted = pair.rows()
+        largest = max(float(_norm(other.rows()[1])) for other in self._pairs)
         return float(_norm(found - wanted)) <= share * largest
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class _Pair:
     """Rows and the correct rows, see :meth:`Comparison.add_rows`."""
 
@@ -319,35 +321,32 @@ class _Pair:
         return len(self.found if self.whole is None else self.whole)
 
     def norms(self) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-        """The largest norm of a difference, and the norm of all rows together.
+        """The norm of all differences, and that of all rows.
 
         Some rows at a time: new memory for all differences would take ten times as long as the
         comparison.
         """
-        count = len(self.found)
+        count, norm = len(self.found), torch.linalg.vector_norm
         step = count if self.found.is_cuda else max(1, _CHUNK * count // self.found.numel())
-        found = [self._norms_of(rows) for rows in spans(count, step)]
-        if len(found) == 1:
-            return found[0]
-        gaps, sizes = map(torch.stack, zip(*found, strict=True))
-        return gaps.max(), sizes[0] if self.whole is not None else torch.linalg.vector_norm(sizes)
+        if step >= count:
+            found, wanted = self.rows()
+            return norm(found - wanted), norm(wanted if self.whole is None else _wide(self.whole))
+        gaps, sizes = [], []
+        for rows in spans(count, step):
+            found, wanted = self.rows(rows)
+            gaps.append(norm(found - wanted))
+            sizes.append(norm(wanted))
+        sizes = sizes if self.whole is None else [norm(_wide(self.whole))]
+        return norm(torch.stack(gaps)), norm(torch.stack(sizes))
 
-    def _norms_of(self, rows: slice) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-        found, wanted = self.rows(rows)
-        every = wanted if self.whole is None else _wide(self.whole)
-        gaps = torch.linalg.vector_norm(found - wanted, dim=1)
-        return gaps.max(), torch.linalg.vector_norm(every)
-
-    def rows(self, rows: slice) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
-        """Some of the rows, and what they should be."""
-        whole = rows == slice(
-            0, len(self.found)
-        )  # most pairs are small: no view that changes nothing
-        parts = (_wide(part if whole else part[rows]) for part in (self.found, self.wanted))
-        found, wanted = (p if p.dim() == 2 else p.reshape(len(p), -1) for p in parts)
-        if self.weights is not None:
-            wanted = wanted * self.weights[rows, None].to(wanted)
-        return found, wanted
+    def rows(self, rows: slice | None = None) -> tuple[Float[Tensor, "n ..."], Tensor]:
+        """Some of the rows or all, and what they should be."""
+        found, wanted, weights = self.found, self.wanted, self.weights
+        if rows is not None:
+            found, wanted = found[rows], wanted[rows]
+            weights = None if weights is None else weights[rows]
+        found, wanted = _wide(found), _wide(wanted)
+        return found, wanted if weights is None else wanted * weights.to(wanted)
 
     def gap(self) -> Float[Tensor, ""]:
         """The largest relative difference, for numbers of any size; infinities are equal."""
@@ -355,11 +354,12 @@ class _Pair:
             return torch.full((), torch.inf)
         if self.found.numel() == 0:
             return torch.zeros(())
-        found, wanted = (_without_infinities(part) for part in self.rows(slice(None)))
+        found, wanted = (_without_infinities(part.reshape(len(part), -1)) for part in self.rows())
         norms = _norms(wanted)
         every = norms
         if self.whole is not None:
-            every = _norms(_without_infinities(_wide(self.whole).flatten(1)))
+            whole = _wide(self.whole)
+            every = _norms(_without_infinities(whole.reshape(len(whole), -1)))
         scale = torch.maximum(norms, every.square().mean().sqrt())
         return _share(_norms(found - wanted), scale).amax()
 
@@ -468,8 +468,8 @@ class ExampleCheck:
         if not self.is_due(run.suspects, is_first=start == 0):
             return None
         n, c = run.outputs.shape
-        output_gradient = self.weights(c).to(run.outputs.device, run.outputs.dtype).expand(n, c)
-        return RowWeights(output_gradient, self.weights(n).to(run.outputs.device))
+        outputs, examples = torch.split(self.weights(c + n).to(run.outputs.detach()), [c, n])
+        return RowWeights(outputs.expand(n, c), examples)
 
     def checked_batch(
         self, recorder: "ModelRecorder", run: "ForwardRun", batch: Batch, start: int

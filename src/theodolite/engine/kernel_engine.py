@@ -509,9 +509,11 @@ def _add_joint_passes(
 
 def _weighted(weights: Tensor, gradients: Tensor) -> Tensor:
     """The weighted sum of the gradients of all outputs."""
-    kind = torch.promote_types(weights.dtype, gradients.dtype)
-    total = weights.to(kind) @ gradients.to(kind).flatten(1)
-    return total.view(gradients.shape[1:])
+    flat = gradients.flatten(1)
+    if flat.dtype != weights.dtype:
+        kind = torch.promote_types(weights.dtype, flat.dtype)
+        weights, flat = weights.to(kind), flat.to(kind)
+    return (weights @ flat).view(gradients.shape[1:])
 
 
 def _outputs_per_pass(plan: Plan, run: ForwardRun) -> int:

@@ -48,7 +48,7 @@ SELECTIONS = frozenset(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Origin:
     """The origin of a tensor.
 
@@ -131,7 +131,7 @@ def pull_back(origin: Origin, root: Tensor, gradients: Tensor) -> Tensor:
 Interval = tuple[int, int]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class CallTensors:
     """All tensor arguments and results of one call, for a single example.
 
@@ -169,7 +169,7 @@ def _fits(tensor: Tensor, examples: int, axis: Axis) -> bool:
     return axis.index < tensor.dim() and tensor.shape[axis.index] % examples == 0
 
 
-@dataclass(slots=True)  # not frozen, because a pass makes hundreds and freezing takes longer
+@dataclass(slots=True)
 class Use:
     """One parameter, or a tensor made of parameters, in one call of a torch function.
 

@@ -349,7 +349,7 @@ class ModelRecorder:
             structured=structured,
             targets=(batch.args, dict(batch.kwargs), batch.targets, batch.mask, batch.positions),
         )
-        recorded.rounding.counts.update(rounding_dtypes(self.ownership.parameters.values()))
+        recorded.rounding.counts.update(self._rounding_dtypes)
         with recorded:
             returned = self.model(*inputs.args, **inputs.kwargs)
             outputs = read_outputs(returned, batch, self.readout)
@@ -374,6 +374,10 @@ class ModelRecorder:
         self.tolerance = max(self.tolerance, run.rounding.tolerance())
         self.unit = max(self.unit, run.rounding.unit())
         return run, recorded
+
+    @cached_property
+    def _rounding_dtypes(self) -> set[torch.dtype]:
+        return rounding_dtypes(self.ownership.parameters.values())
 
     @cached_property
     def _others(self) -> list[Tensor]:
