@@ -175,7 +175,7 @@ def iterate_batches(
         if left is not None:
             batch = batch if len(batch) <= left else batch.take(slice(0, left))
             left -= len(batch)
-        for part in _parts(batch, batch_size):
+        for part in _split(batch, batch_size):
             yield part.to(device)
         if left == 0:
             return
@@ -199,7 +199,7 @@ def single_batch(data: Any, **options: Any) -> Batch:
         raise ShapeError("expected at least one batch, got none; the data set is empty")
     batches = _of_one_length(batches)
     try:
-        joined = map_leaves(lambda *parts: _join(parts), *map(_parts_of, batches))
+        joined = map_leaves(lambda *parts: _joined(parts), *map(_parts_of, batches))
     except NestingError:
         raise ShapeError(
             "expected all batches as tensors, all as pairs or all as mappings, got a mixture; "
@@ -246,7 +246,7 @@ def _parts_of(batch: Batch) -> tuple[Any, ...]:
     return batch.args, dict(batch.kwargs), batch.targets, batch.mask, batch.positions
 
 
-def _join(leaves: tuple[Any, ...]) -> Any:
+def _joined(leaves: tuple[Any, ...]) -> Any:
     if not _counts(leaves[0]):
         return leaves[0]
     if leaves[0].is_nested:
@@ -517,7 +517,7 @@ def _require_matching(batch: Batch) -> None:
         )
 
 
-def _parts(batch: Batch, batch_size: int | None) -> Iterator[Batch]:
+def _split(batch: Batch, batch_size: int | None) -> Iterator[Batch]:
     count = len(batch)
     if batch_size is None or batch_size >= count:
         yield batch

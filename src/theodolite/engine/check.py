@@ -1092,7 +1092,7 @@ def _single_gradients(
     recorder: "ModelRecorder", side: "BatchList", example: int
 ) -> Iterator[dict[str, Tensor]]:
     """Gradients of every output of one example, by plain autograd."""
-    (one,) = side.rows(slice(example, example + 1))
+    (one,) = side.take(slice(example, example + 1))
     outputs = recorder.outputs(one)
     for value in outputs[0]:
         yield plain_gradients(value, recorder.ownership.parameters, keep=True)

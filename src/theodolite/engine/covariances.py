@@ -553,7 +553,7 @@ class _Inputs:
             if mask is not None and value.shape[:-1] == mask.shape:
                 rows = rows[mask.flatten().bool()]
             return cls(rows, None)
-        images = _padded(module, value) if padding == "layer" else value
+        images = _with_borders(module, value) if padding == "layer" else value
         images = torch.unflatten(images, 1, (module.groups, -1)).flatten(0, 1)
         sizes = module.kernel_size, module.stride, 0, module.dilation
         return cls(images, PatchGeometry.of(images.ndim - 2, *sizes))
@@ -590,7 +590,7 @@ class _Inputs:
         return Moments.of(rows, means.repeat_interleave(offsets))
 
 
-def _padded(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, images: Tensor) -> Tensor:
+def _with_borders(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, images: Tensor) -> Tensor:
     """Images with the borders that the layer itself adds."""
     edges = module._reversed_padding_repeated_twice
     if module.padding_mode == "zeros":

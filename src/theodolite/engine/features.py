@@ -115,7 +115,7 @@ def pooled(
         assert positions is not None  # the batch does not name positions
         return pool.read(values, positions, channels_first=gives_channels_first(module))
     if values.is_nested:
-        values, mask = _padded(values)
+        values, mask = _padded_rows(values)
     if values.dtype in (torch.float16, torch.bfloat16) or not values.is_floating_point():
         values = values.float()
     if callable(pool):
@@ -127,7 +127,7 @@ def pooled(
     return _pool_maps(values, pool, module)
 
 
-def _padded(values: Tensor) -> tuple[Tensor, Tensor]:
+def _padded_rows(values: Tensor) -> tuple[Tensor, Tensor]:
     rows = values.unbind()
     lengths = torch.tensor([len(row) for row in rows], device=values.device)
     padded = torch.nested.to_padded_tensor(values, 0.0)
@@ -446,7 +446,7 @@ class FeatureReader:
             )
         }
         joined = {
-            name: _joined(name, [one.rows[name] for one in passes if name in one.rows])
+            name: _over_batches(name, [one.rows[name] for one in passes if name in one.rows])
             for name in kept
         }
         for rows in joined.values():
@@ -656,7 +656,7 @@ def features(
             rows.setdefault(name, []).append(vectors)
     if not rows:
         raise ShapeError("data: expected at least one batch, got none; the data set is empty")
-    joined = {name: _joined(name, rows[name]) for name in reader.calls}
+    joined = {name: _over_batches(name, rows[name]) for name in reader.calls}
     kept = None if outputs is None else torch.cat(reader.outputs)
     return Features(
         joined,
@@ -669,7 +669,7 @@ def features(
     )
 
 
-def _joined(name: str, parts: list[Tensor]) -> Tensor:
+def _over_batches(name: str, parts: list[Tensor]) -> Tensor:
     lengths = sorted({part.shape[1] for part in parts})
     if len(lengths) > 1:
         raise ShapeError(

@@ -629,7 +629,7 @@ class ClassTally:
             self._open = None
 
     def _close(self, labels: tuple[int, ...], sums: Float[Tensor, "s p"]) -> None:
-        self.closed.append((labels, _norms(sums)))
+        self.closed.append((labels, _double_norms(sums)))
         # The first sum keeps its dtype, mostly float32; the total is in float64 from the second on.
         total = sums[0] if len(sums) == 1 else sums.sum(0)
         if self._total is None:
@@ -645,14 +645,14 @@ class ClassTally:
         """Norm of the sum over all classes; None if there was none."""
         if self._settled is not None:
             return self._settled[0]
-        return None if self._total is None else _norms(self._total, None)
+        return None if self._total is None else _double_norms(self._total, None)
 
     @property
     def scaled_norm(self) -> Float[Tensor, ""] | None:
         """Norm of the sum of scaled class sums; None if there was none."""
         if self._settled is not None:
             return self._settled[1]
-        return None if self._scaled is None else _norms(self._scaled, None)
+        return None if self._scaled is None else _double_norms(self._scaled, None)
 
     def shape(self) -> tuple[int, bool]:
         """Entries of the vectors, and whether scaled sums are kept."""
@@ -670,7 +670,7 @@ class ClassTally:
             self._scaled = processes.sum(zeros if self._scaled is None else self._scaled)
 
 
-def _norms(sums: Float[Tensor, "*s p"], axis: int | None = 1) -> Float[Tensor, "*s"]:
+def _double_norms(sums: Float[Tensor, "*s p"], axis: int | None = 1) -> Float[Tensor, "*s"]:
     return torch.linalg.vector_norm(sums, dim=axis, dtype=torch.float64)
 
 
@@ -941,7 +941,7 @@ class GradientAccumulation:
         for own in factors:
             tally = self._tallies.setdefault(own.names, ClassTally())
             squares = []
-            for part, cut in self._parts(own, segments):
+            for part, cut in self._chunks(own, segments):
                 with without_autocast(self._squares.device):
                     squares.append(part.squared_norms()[:, 0])
                     for some in _segments_at_a_time(cut, part.entries, self._squares.device):
@@ -958,7 +958,7 @@ class GradientAccumulation:
                 tally.settle()
         return table
 
-    def _parts(
+    def _chunks(
         self, factors: Factors, segments: list[Segment]
     ) -> Iterator[tuple[Factors, list[Segment]]]:
         """Factors of as many examples as fit at a time, and their segments."""
@@ -1006,7 +1006,7 @@ class GradientAccumulation:
                 given.add((layer, own.names))
                 tally = self._units.setdefault((layer, own.names), ClassTally(self._scales[row]))
                 start = 0
-                for part, cut in self._parts(own, segments):
+                for part, cut in self._chunks(own, segments):
                     weights = inverse[row, start : start + len(part)].unsqueeze(1)
                     start += len(part)
                     for some in _segments_at_a_time(cut, part.entries, self._squares.device):
@@ -1044,11 +1044,11 @@ class GradientAccumulation:
     def _class_sums(self) -> tuple[Float[Tensor, "m k"], Float[Tensor, " m"]]:
         """Squared norms of sums, by class and overall, in the order of the table's rows."""
         tallies = [self._tallies[group] for group in self._rows]
-        return class_squares(tallies, self._classes), _gathered(tallies, "total_norm").square()
+        return class_squares(tallies, self._classes), _on_cpu(tallies, "total_norm").square()
 
     def _weight_norms(self) -> Float[Tensor, " layers"]:
         parameters = self._recorder.ownership.parameters
-        found = squared_norms([value.detach() for value in parameters.values()])
+        found = _squared_norms_of([value.detach() for value in parameters.values()])
         squares = dict(zip(parameters, found.tolist(), strict=True))
         norms = [
             math.nan if names == (LOGITS,) else math.sqrt(sum(squares[name] for name in names))
@@ -1063,7 +1063,7 @@ class GradientAccumulation:
         ]
         squares = [class_squares(tallies, self._classes).sum(0) for tallies in by_layer]
         total, mean = (
-            torch.stack([_gathered(tallies, name).square().sum() for tallies in by_layer])
+            torch.stack([_on_cpu(tallies, name).square().sum() for tallies in by_layer])
             for name in ("total_norm", "scaled_norm")
         )
         return UnitSums(nonzero.double() @ membership, torch.stack(squares), total, mean)
@@ -1083,14 +1083,14 @@ def _ranges(segments: Sequence[Segment]) -> list[slice]:
     return [slice(segment.start, segment.stop) for segment in segments]
 
 
-def squared_norms(tensors: Sequence[Tensor]) -> Float[Tensor, " m"]:
+def _squared_norms_of(tensors: Sequence[Tensor]) -> Float[Tensor, " m"]:
     """Squared norm of each tensor in float64."""
     real = [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
     norms = [torch.linalg.vector_norm(t, dtype=torch.float64) for t in real]
     return torch.stack(norms).square()
 
 
-def _gathered(tallies: list[ClassTally], what: str) -> Float[Tensor, " m"]:
+def _on_cpu(tallies: list[ClassTally], what: str) -> Float[Tensor, " m"]:
     """Numbers of all tallies from the device in one copy; None is zero."""
     values = [getattr(tally, what) for tally in tallies]
     present = [value for value in values if value is not None]

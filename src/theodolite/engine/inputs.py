@@ -447,7 +447,7 @@ class BatchList:
     def __len__(self) -> int:
         return sum(len(batch) for batch in self.batches)
 
-    def rows(self, span: slice) -> list[Batch]:
+    def take(self, span: slice) -> list[Batch]:
         """Some consecutive examples, as parts of the batches that hold them."""
         found, start = [], 0
         for batch in self.batches:

@@ -338,7 +338,7 @@ def _computed(
         recorder or engine.recorder,
         [batch for side in sides for batch in side.batches],
         reason,
-        [data.rows(slice(k, k + 1))[0] for k in (0, len(data) - 1)],
+        [data.take(slice(k, k + 1))[0] for k in (0, len(data) - 1)],
         measure,
     )
     return compute(engine, data, other)

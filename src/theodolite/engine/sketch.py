@@ -390,7 +390,7 @@ def shorter_sides(engine: KernelEngine, plan: Plan, examples: int) -> list[str]:
         plan: The plan of one pair of blocks of examples.
         examples: Number of all examples.
     """
-    columns = {layer: _columns(engine, plan, layer) for layer in engine.layers}
+    columns = {layer: _parameter_count(engine, plan, layer) for layer in engine.layers}
     limit = engine.options.memory_limit or available_bytes(engine.device)
     free_bytes, chosen = limit - plan.predicted_bytes, set()
     for layer in sorted(columns, key=lambda name: columns[name]):
@@ -402,7 +402,7 @@ def shorter_sides(engine: KernelEngine, plan: Plan, examples: int) -> list[str]:
     return [layer for layer in engine.layers if layer in chosen]
 
 
-def _columns(engine: KernelEngine, plan: Plan, layer: str) -> int:
+def _parameter_count(engine: KernelEngine, plan: Plan, layer: str) -> int:
     """Number of parameters of a layer; 0 if its gradients are never formed."""
     groups = [plan.group_plans[index].group for index in engine.group_indices(layer)]
     if any(group.kind not in ("outer", "dense") for group in groups):
@@ -667,7 +667,7 @@ def sketch_grams(
         start, stop = max(rows.start, own.start), min(rows.stop, own.stop)
         first = len(shared) + group * plan.vectors
         targets = [*range(len(shared)), *range(first, first + plan.vectors)]
-        for batch in data.rows(slice(start, stop)):
+        for batch in data.take(slice(start, stop)):
             for span in even_spans(len(batch), batch_size):
                 part = batch.take(span)
                 here = slice(start, start + len(part))
