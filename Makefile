@@ -91,6 +91,7 @@ bench-gpu: $(BENCH)/.ready ## the table of a GPU, beside a plain pass and peers,
 
 # The main environment and the tools of the site. Pages of the ledger are written from the records,
 # tutorials are executed (or taken from stored outputs where their data are missing).
+# With --quiet no warning would be counted, so --strict would let dead links pass.
 $(DOCS)/.ready: $(READY) docs/requirements.txt
 	$(PYTHON) -m venv $(DOCS)
 	$(BIN)/python -c "import sysconfig; print('import site; site.addsitedir(%r)' % sysconfig.get_path('purelib'))" \
@@ -102,7 +103,7 @@ docs: export NO_MKDOCS_2_WARNING = 1
 docs: $(DOCS)/.ready ## the documentation site with tutorials and ledger, in site/index.html
 	$(BIN)/theodolite study ledger --site docs/ledger
 	$(DOCS)/bin/python docs/tutorials/build.py
-	$(DOCS)/bin/python -m mkdocs build --strict --quiet
+	$(DOCS)/bin/python -m mkdocs build --strict
 
 clean: ## remove environments and caches
 	rm -rf $(VENV) $(BENCH) $(CLEAN) $(VISION) $(DOCS) dist site docs/ledger .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

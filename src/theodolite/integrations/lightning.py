@@ -1,11 +1,11 @@
 """Watch a Lightning training run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from theodolite.integrations.tracking import require_package
+from theodolite.integrations.tracking import Tracker, require_package
 from theodolite.integrations.watching import Callback
 
 __all__ = ["AlignmentCallback"]
@@ -29,8 +29,16 @@ class _Hooks(Callback):
         Trainer(callbacks=[AlignmentCallback((x, y), module="net", every=50, folder="runs/a")])
     """
 
-    def __init__(self, probe: Any, *, module: str = "", **options: Any) -> None:
-        super().__init__(probe, **options)
+    def __init__(
+        self,
+        probe: Any,
+        *,
+        module: str = "",
+        trackers: Sequence[Tracker] = (),
+        folder: str | Path | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(probe, trackers=trackers, folder=folder, **options)
         self.module = module
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
