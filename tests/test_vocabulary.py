@@ -37,6 +37,7 @@ _TOP = (
     "AGENTS.md",
     "SKILL.md",
     "CONTRIBUTING.md",
+    "SECURITY.md",
     "docs/llms.txt",
     "papers/README.md",
 )
