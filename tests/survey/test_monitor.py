@@ -180,7 +180,7 @@ def test_a_history_comes_back_as_it_was(tmp_path):
     assert (head["data"]["label_source"], head["data"]["split"]) == ("true", "train")
     assert head["config"]["every"] == 2
     assert loaded.layers == ["0", "2", "4"]
-    assert "step 3, 3 measured" in loaded.summary()
+    assert "step 3, the last of 3 measured steps" in loaded.summary()
     for step in loaded.steps:
         first, second = monitor.history.survey(step), loaded.survey(step)
         assert first.record.arrays.keys() == second.record.arrays.keys()

@@ -252,7 +252,7 @@ class History(Shown):
         if not self.run.steps:
             return "no step was measured"
         latest = latest_numbers(self.run)
-        title = f"step {self.steps[-1]}, {len(self.steps)} measured"
+        title = f"step {self.steps[-1]}, the last of {len(self.steps)} measured steps"
         steps = latest.steps if latest.earlier else None
         text = summary_text(latest.record, title=title, steps=steps)
         return text + digest_line(self.run.head, *self.run.steps)

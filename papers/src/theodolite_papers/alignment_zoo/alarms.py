@@ -16,8 +16,8 @@ import pandas as pd
 
 __all__ = ["HARM", "AlarmRule", "chosen_rules", "quantities", "stopped"]
 
-_LARGE = 1e9  # in place of infinity: a sum of it and others is still a number
-# Test accuracy lost by training to the end, from which on memorising did harm. The best of twenty
+_LARGE = 1e9  # replaces infinity, so that sums stay finite
+# Memorising harmed if training to the end loses at least this test accuracy. The best of twenty
 # checkpoints is some 0.03 above the others by chance, with 500 test examples.
 HARM = 0.05
 

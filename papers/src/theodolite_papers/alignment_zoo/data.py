@@ -75,7 +75,7 @@ def task_of(network: Network) -> Task:
     noisy = np.where(share < network.noise, redrawn, labels)
     held = -(-network.examples // 10)
     last = len(inputs)
-    # Test examples come from the end, so that they are the same whatever the number in training.
+    # Test examples are the last ones, so that they do not depend on the number for training.
     test = slice(max(last - _TEST, network.examples + held), last)
     x, y, z = torch.tensor(inputs), torch.tensor(labels), torch.tensor(noisy)
     train, validation = slice(network.examples), slice(network.examples, network.examples + held)

@@ -31,7 +31,7 @@ __all__ = ["Measured", "measure_network", "measured_layers"]
 PROBE = 128
 _TANGENT_PAIRS = 900  # examples times outputs of a tangent kernel
 _DENSE = 96  # examples of a checkpoint
-_TARGET = 200  # examples of a task that a network is carried over to
+_TARGET = 200  # examples for fine-tuning on another task
 _FINE_TUNING = 120  # steps
 _FAMILIES = ("representation", "kernel", "tangent", "gradient")
 
@@ -54,7 +54,7 @@ def measure_network(network: Network, limit: int = LIMIT) -> Measured:
     first = run.checkpoints[0].weights
     measurements, known = [], dict[int, list[Row]]()
     for moment, checkpoint in moments(run, task.classes, limit).items():
-        if checkpoint.step not in known:  # two moments may be one checkpoint
+        if checkpoint.step not in known:  # two moments may be the same checkpoint
             model.load_state_dict(checkpoint.weights)
             known[checkpoint.step] = list(_moment(network, model, task, first))
         place = {"network": network.name, "moment": moment, "step": checkpoint.step}

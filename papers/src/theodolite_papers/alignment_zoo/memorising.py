@@ -92,7 +92,7 @@ def _draw_labels(found: Sample) -> list[Panel]:
     ]
 
 
-# The instrument's verdict.
+# The verdict of the library.
 
 
 _CALLED = {

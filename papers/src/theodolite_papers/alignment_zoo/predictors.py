@@ -22,7 +22,7 @@ __all__ = [
 
 # The first layer, the last hidden one, the outputs, the mean over layers; one number of a network.
 PLACES = ("first", "hidden", "output", "mean", "whole")
-ABOVE_CHANCE = " above chance"  # behind the name of a measure: its value less its chance level
+ABOVE_CHANCE = " above chance"  # suffix of a measure: its value minus its chance level
 FACTORS = (
     "depth", "width", "activation", "normalisation", "optimiser", "rate", "batch", "decay", "noise",
     "examples", "scale",
@@ -65,15 +65,15 @@ class Predictor:
         return 1.0 if self.rises else -1.0
 
 
-# What a user has without alignment, beside the baselines of the tables: plain linear probes.
+# Baselines in addition to those of the tables: linear probes and nearest neighbours.
 _LINEAR_PROBES = (
     "probe_accuracy", "neighbour_accuracy", "input_probe_accuracy", "input_neighbour_accuracy",
 )  # fmt: skip
-# Rows of a survey that stand among the baselines already, or that only describe another row.
+# Rows of a survey that are baselines already, or that only describe another row.
 _NOT_JUDGED = (
     "accuracy", "loss", "subspace", "misalignment_floor", "random_basis_misalignment",
 )  # fmt: skip
-_LARGE = 1e30  # in place of infinity: more than all others, and still a number
+_LARGE = 1e30  # replaces infinity: larger than all other values, and finite
 
 
 @dataclass(frozen=True)

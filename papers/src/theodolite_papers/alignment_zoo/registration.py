@@ -72,7 +72,7 @@ class Hypothesis:
             assert self.at_most is not None
             bound = below(name, value, self.at_most, strict=False, possible=possible)
             leads = [below(f"{name} minus {other}", value - o) for other, o in known.items()]
-        if self.statistic in WRONG:  # none of a few is not none of all: an exact interval
+        if self.statistic in WRONG:  # a share of 0 of a few networks has an interval: the exact one
             wrong = wrong_answers(sample, self.statistic)
             interval = pass_rate(int(wrong.sum()), len(wrong))
             bound = replace(bound, interval=interval, unit=f"{len(wrong)} networks")

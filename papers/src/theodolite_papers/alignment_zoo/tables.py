@@ -30,7 +30,7 @@ RECORDS = Path(__file__).parents[3] / "records" / "alignment_zoo"
 _FILE = "zoo.npz"
 _RENAMED = ("readout", "probe")  # part of a measure's name when the file was written -> now
 
-# Columns without which a table makes no sense; ``schema`` describes all of them.
+# Columns that every table needs; ``schema`` describes all columns.
 _KEYS = {
     "networks": ("network", "half", "group", "changed", "data", "family", "noise"),
     "measurements": (
@@ -85,7 +85,9 @@ def save(zoo: Zoo, folder: str | os.PathLike[str]) -> Path:
     for name, table in zoo._tables().items():
         missing = [] if table.empty else [c for c in _KEYS[name] if c not in table]
         if missing:
-            raise RecordError(f"{name}: expected the columns {list(_KEYS[name])}, no {missing}")
+            raise RecordError(
+                f"{name}: expected the columns {list(_KEYS[name])}, but {missing} is missing"
+            )
         for column in table:
             arrays |= _packed(f"{name}/{column}", table[column], exact=name == "networks")
     target = Path(folder) / _FILE

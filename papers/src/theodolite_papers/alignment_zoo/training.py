@@ -29,7 +29,7 @@ __all__ = [
 
 TARGET = 0.02
 LIMIT = 1000
-_FEWEST = 46  # steps before a run may end, so that there are checkpoints enough
+_FEWEST = 46  # fewest steps of a run, so that it has enough checkpoints
 CHECKPOINTS = (
     0, 3, 6, 10, 15, 22, 32, 46, 64, 90, 125, 170, 220, 280, 350, 430, 520, 620, 730, 860, LIMIT,
 )  # fmt: skip

@@ -59,7 +59,7 @@ __all__ = ["STUDY", "Cell", "ResidualMLP", "measure"]
 
 _STAGES = ("start", "middle", "end")
 _POINTS = 24  # modes of a spectrum that are kept
-# As in the network it derives from. With 1 the last layer on 256 max-pooled features has a
+# As in the original network. With 1 the last layer on 256 max-pooled features has a
 # curvature of about 50, and every rate above 0.04 diverges within a few steps.
 _OUTPUT_SCALE = 0.2
 _SHOWN = (1, 4, 7, 9, 10)  # layers of Figure 1; ten curves are too many

@@ -88,8 +88,8 @@ def sweep(
         space=_space(settings or []),
     )
     found, size = study_at(study, size)
-    found.config_at(size)  # before a run is opened that would stay empty
-    if address is None:  # machines of a cluster may have what this one lacks
+    found.config_at(size)  # before an empty run is made
+    if address is None:  # machines of a cluster may have a GPU although this one has none
         resolve_device(device)
     with resumable(), ExitStack() as stack:
         tracker = None

@@ -42,7 +42,7 @@ __all__ = [
     "train_on",
 ]
 
-# Thresholds below this share of the root of n are never asked for, but for 0 itself.
+# No study uses thresholds below this share of the root of n, except 0.
 _SMALLEST = 1e-4
 
 
@@ -122,7 +122,7 @@ def curve_lines(
     return lines
 
 
-# name -> (data set, what is told apart)
+# name -> (data set, classes or question)
 TASKS = {
     "digits-pair": ("digits", "pair"),
     "digits-parity": ("digits", "parity"),

@@ -32,7 +32,7 @@ __all__ = ["STUDY", "LayerByLayer"]
 _DEPTH = 3
 _BEFORE = ("input", "layer 1, initial", "layer 2, initial", "layer 3, initial")
 _AFTER = ("layer 1", "layer 2", "layer 3")
-# Of a layer before and after, one; the input has another than all layers.
+# Colors: one for each layer, before and after training; another one for the input.
 _COLORS = {name: k % len(_AFTER) for k, name in enumerate((*_BEFORE[1:], *_AFTER))} | {"input": 3}
 
 

@@ -28,7 +28,7 @@ from theodolite_papers.ledger import (
 
 __all__ = ["STUDY", "LabelsFromSpectrum"]
 
-_PRINTED = {5: 115.0, 10: 70.0, 50: 30.0}  # singular values that can be read off the figure
+_PRINTED = {5: 115.0, 10: 70.0, 50: 30.0}  # singular values that the figure shows
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 Scope = Literal["run", "seed", "all"]
-# Possible values: an interval never ends beyond them. That of a ratio is one of its logarithm.
+# Possible values, where an interval ends. Intervals of ratios are computed from logarithms.
 CORRELATION, SHARE, RATIO = (-1.0, 1.0), (0.0, 1.0), (0.0, math.inf)
 
 

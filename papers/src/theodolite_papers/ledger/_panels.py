@@ -134,7 +134,7 @@ def plotly_panel(panel: Panel) -> dict[str, Any]:
     for letter in panel.log:
         layout[f"{letter}axis"]["type"] = "log"
     for axis in _labeled_axes(panel):
-        # Labels that look like numbers are labels too; where there are many, not all are shown.
+        # Labels may look like numbers; if there are many, only some are shown.
         layout[axis] |= {"type": "category", "nticks": _TICKS}
     if any(isinstance(mark, (Heat, Tiles)) for mark in panel.marks):
         layout["yaxis"]["autorange"] = "reversed"

@@ -198,9 +198,9 @@ def commit() -> str:
 
     A copy without history takes it from the variable ``THEODOLITE_COMMIT``.
     """
-    if told := os.environ.get("THEODOLITE_COMMIT"):
-        return told
-    # "describe --dirty" would write the index, under a lock that other git commands run into.
+    if given := os.environ.get("THEODOLITE_COMMIT"):
+        return given
+    # "describe --dirty" would write the index and lock it for other git commands.
     git = ["git", "--no-optional-locks", "-C", str(Path(__file__).parent)]
     try:
         name, changes = (
@@ -298,13 +298,13 @@ class RunFolder:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / _ERROR).write_text(failure.reason + "\n", encoding="utf-8")
         if failures:
-            told = "; ".join(_reasons(failures)[:3])
+            reasons = "; ".join(_reasons(failures)[:3])
             if len(failures) == len(waiting):
-                raise StudyError(f"{self.study.id}: no run could be made: {told}")
+                raise StudyError(f"{self.study.id}: no run could be made: {reasons}")
             raise StudyError(
-                f"{self.study.id}: {len(failures)} of {len(waiting)} runs failed ({told}); the "
-                f"others are in {self.root} beside the errors of these, and running it again tries "
-                "these alone"
+                f"{self.study.id}: {len(failures)} of {len(waiting)} runs failed ({reasons}); "
+                f"finished runs and these errors are in {self.root}; run the command again to "
+                "repeat only the failed runs"
             )
 
 
@@ -395,7 +395,10 @@ def withdraw_study(
         raise StudyError(f"{found.id}: there are no records of size {size} in {results}")
     target = Path(results) / found.id / "withdrawn" / f"{size}-{_today()}"
     if target.exists():
-        raise StudyError(f"{target}: exists already; records of {found.id} were withdrawn today")
+        raise StudyError(
+            f"{target}: exists already, because records of {found.id} were withdrawn "
+            "today; rename that folder first"
+        )
     note_withdrawn(results, judge_study(found, size, runs), reason)
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.move(Path(results) / found.id / size, target)
@@ -488,7 +491,7 @@ def sweep_study(
         size: "smoke", "lite", "reduced" or "published"; None for the study's ``default_size``.
         results: folder of records; one per point and seed.
         settings: engine, resources, and another space than the declared one.
-        tracker: is told of every run, those of an earlier call that it does not have included,
+        tracker: logs every run, also those of an earlier call that it does not have,
             and gets a gallery of all records at the end, also where runs failed.
         report: function of (share done, text).
 

@@ -19,7 +19,9 @@ __all__ = [
     "student_interval",
 ]
 
-_ROUNDING = 8 * np.finfo(np.float64).eps  # of the largest number: what varies less is constant
+_ROUNDING = (
+    8 * np.finfo(np.float64).eps
+)  # smaller variations, in shares of the largest number, are 0
 _LEVEL = 0.05  # of intervals and bounds
 
 
@@ -118,7 +120,7 @@ def correlation_interval(
         return pearson(first, second), math.nan, math.nan
     keep = np.isfinite(first) & np.isfinite(second)
     x, y, member = first[keep], second[keep], groups[keep][:, None] == names
-    # Of every group the sums that a correlation needs; a draw adds those of its groups.
+    # Sums of every group for the correlation; a draw adds the sums of its groups.
     moments = member.T.astype(float) @ np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], 1)
     n, sx, sy, sxx, syy, sxy = moments[_draws_of(len(names), draws)].sum(1).T
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -19,7 +19,7 @@ __all__ = ["DECIDED", "ONE_SEED", "Decider", "Verdict", "judge_claim"]
 
 DECIDED = ("holds", "fails", "mixed")  # statuses of a verdict that the runs decide
 ONE_SEED = "one seed"
-_SIGN_TEST = 5  # so many agreeing seeds show by themselves that more than half would agree
+_SIGN_TEST = 5  # this many agreeing seeds show that more than half of all seeds would agree
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ def _status(found: Sequence[bool | None], places: Sequence[str], count: int) -> 
         clear = set(places) == {"inside"} if known else agree
         return "holds" if clear else "undecided"
     if not any(found):
-        # Agreeing seeds without an interval that excludes the claim are no failure of the paper.
+        # If seeds agree and no interval excludes the claim, the claim does not fail.
         return "fails" if "outside" in places or (agree and not places) else "undecided"
     return "mixed" if "outside" in places or (known and set(places) == {"inside"}) else "undecided"
 

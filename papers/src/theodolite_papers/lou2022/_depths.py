@@ -185,7 +185,7 @@ def _trained(
     seeds = [1000 * trial.seed + index for index in range(len(models))]
     try:
         return [*train_ensemble(models, ground.train, recipe, seeds=seeds, test=ground.test)]
-    except DivergenceError:  # of one of them, which must not cost the others
+    except DivergenceError:  # one network diverged; train them one by one
         alone = zip(models, seeds, strict=True)
         return [learned(model, ground, replace(recipe, seed=seed)) for model, seed in alone]
 

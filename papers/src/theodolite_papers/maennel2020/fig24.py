@@ -94,7 +94,7 @@ def _curves(config: TaskSwitch, protocol: Protocol) -> dict[str, tuple[np.ndarra
 
 def _watch(config: TaskSwitch, protocol: Protocol, stage: Stage) -> ActivationWatch:
     total = config.transfer.recipe(stage, 0).steps or 1
-    # Dense just after the switch, where the claim looks.
+    # Dense just after the switch, because the claim is about these steps.
     early = np.linspace(0, total / 10, 6)
     steps = np.concatenate([early, np.linspace(0, total, config.points)])
     return ActivationWatch(protocol.test[0], set(steps.round().astype(int).tolist()))

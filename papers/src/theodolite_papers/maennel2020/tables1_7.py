@@ -491,7 +491,7 @@ STUDIES = (
         },
         remarks={"published": _OPEN},
     ),
-    # The printed rate with the printed momentum trains faster than printed, and three set layers
+    # With the printed rate and momentum, training is faster than printed, and three set layers
     # make it unsteady; a third of it comes closer to the printed accuracies.
     Study(
         id=f"{_ID}-slower",

@@ -244,7 +244,7 @@ def on_each_set(claim: Claim, *names: str) -> Claim:
 
 
 _ALIGNMENT, _CONTRAST = "in-class alignment", "in-class minus overall alignment"
-# Quantity -> axis, and of what it is.
+# Quantity -> title of its axis, and the layer it belongs to.
 _AXES = {
     "train": ("training accuracy", ""),
     "test": ("test accuracy", ""),
@@ -296,7 +296,7 @@ PUBLISHED = Scales(
     probe=500,
     until_fit=True,
 )
-# A part of the data that every network learns to the last example long before the steps end.
+# A part of the data that every network fits completely long before the last step.
 PART = replace(PUBLISHED, data="cifar10_20k", steps=60_000, points=24)
 UNTIL_FIT = "a run ends when every network has learnt its training set"
 SIX_PANELS = (

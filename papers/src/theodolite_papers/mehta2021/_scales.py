@@ -119,7 +119,7 @@ def _mixture(
 
 
 # sin of pre-activations of several hundred turns rounding in float32 into differences of 1e-4
-# between batches. A check of batches would take them for examples that depend on one another.
+# between batches. A check of batches would report that examples depend on each other.
 _CHECK = False
 
 LOSSES: dict[str, Callable[[], Loss]] = {
@@ -400,7 +400,7 @@ def _mean(values: Sequence[float]) -> float:
 def chance_of(data: Dataset) -> dict[str, float]:
     """Accuracy of always naming the largest class, and the number of examples it is tested on."""
     shares = torch.bincount(data.y_test) / len(data.y_test)
-    # Of classes that are balanced by design, the largest is an accident.
+    # Classes are balanced by design, so the largest class is a matter of chance.
     chance = 1 / data.num_classes if data.name != "svhn" else float(shares.max())
     return {"chance": chance, "test_size": float(len(data.y_test))}
 

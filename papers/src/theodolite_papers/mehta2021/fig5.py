@@ -198,7 +198,7 @@ def _by_case(runs: Results) -> dict[str, dict[str, float]]:
 _ORDER = ("mlp", "small_convnet", "convnet", "resnet50", "densenet121")
 
 
-_FITTED = 0.99  # training accuracy: a network that was cut off before is not compared
+_FITTED = 0.99  # training accuracy; networks below it are not compared
 _PREMISE = f"two networks reach {_FITTED} training accuracy"
 
 

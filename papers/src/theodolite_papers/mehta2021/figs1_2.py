@@ -40,7 +40,7 @@ __all__ = ["CONTRAST", "STUDY", "extreme_errors"]
 
 _ID = "mehta2021.fig1-2"
 CONTRAST = 0.01  # from one pair of networks on digits, seed 0; the reports quote it
-_MAIN = ("digits", "cifar10")  # where Figures 1(a) and 2 are read off
+_MAIN = ("digits", "cifar10")  # data sets of Figures 1(a) and 2
 _LITE = Scales(steps=1200, points=14)
 
 
@@ -108,7 +108,7 @@ def extreme_errors(runs: Results) -> tuple[int, int]:
         sigma, contrast = run.arrays["sigma"], run.arrays["hidden_contrast"][:, -1]
         learns, memorizes_all = sigma < 0.05, sigma > 0.5
         total += int(learns.sum() + memorizes_all.sum())
-        wrong += int((~(contrast[learns] >= CONTRAST)).sum())  # undefined is no answer either
+        wrong += int((~(contrast[learns] >= CONTRAST)).sum())  # undefined counts as wrong
         wrong += int((~(contrast[memorizes_all] < CONTRAST)).sum())
     return wrong, total
 

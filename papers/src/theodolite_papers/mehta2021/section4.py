@@ -108,7 +108,7 @@ def _course(
 
 def measure(config: Remedies, trial: Trial) -> Measured:
     """Alignments and accuracies of all runs of all losses."""
-    # In float64: rounding moves examples across the kinks of the hinge, and courses apart.
+    # In float64: rounding moves examples across the kinks of the hinge, and then runs differ.
     drawn = standardized_set(config.scales.data, trial.generator()).flat()
     data = drawn.mapped(torch.Tensor.double, "float64").to(trial.device)
     runs = [("softmax", kind) for kind in ("base", "scaled", "restored", "retraced")]

@@ -121,7 +121,7 @@ def download_image_set(name: str) -> Dataset:
         raise DataError(_instructions(name, expected, file, error)) from error
     answer = _named(downloaded, expected, expected.repository)
     file.parent.mkdir(parents=True, exist_ok=True)
-    # Written next to it and moved, so that a killed process leaves no part.
+    # Written under another name and moved, so that a killed process leaves no partial file.
     part = file.with_name(f".{file.name}.part.npz")
     keys = ("x_train", "y_train", "x_test", "y_test")
     np.savez_compressed(part, **{key: getattr(answer, key).cpu().numpy() for key in keys})

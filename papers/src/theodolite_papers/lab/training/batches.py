@@ -117,7 +117,7 @@ def place_data(model: nn.Module, data: Data, loss: Loss, name: str = "data") -> 
     if not targets.is_floating_point() and not isinstance(loss, Logistic):
         with in_mode(model, training=False), torch.no_grad():
             outputs = model(inputs[:1])
-        # On a GPU a label without an output would end the process, not raise.
+        # On a GPU a label without an output would end the process without an error.
         require_labels(targets, outputs.shape[1], name=f"{name}[1]")
         targets = targets.long()
     return PlacedData(inputs, targets)
@@ -169,7 +169,8 @@ class Augmentation:
             """One uniform integer below ``options`` per image."""
             return torch.randint(options, (len(images),), generator=generator, device=images.device)
 
-        # Drawn in a fixed order, whatever is switched on: each choice keeps its own numbers.
+        # All numbers are drawn in a fixed order, so that one option does not change another's
+        # numbers.
         mirrored, down, right = draws(2), draws(2 * self.padding + 1), draws(2 * self.padding + 1)
         top, left = draws(height - self.cutout + 1), draws(width - self.cutout + 1)
         if self.flip:
@@ -233,7 +234,7 @@ class Batches:
         chosen = self._chosen[position]
         if self._augmentation is None:
             return (chosen,)
-        # Drawn from a generator of this step, which a recorded step could not do.
+        # Drawn from a generator of this step; a recorded step cannot draw them.
         inputs, targets = self._gathered(chosen)
         return self._augmented(self._augmentation, inputs, step), targets
 

@@ -250,7 +250,7 @@ class TrainingLoop:
         Args:
             ends_the_run: asked before the first step and after every step.
             checkpoint: where the state is kept (of one network); the run goes on from it.
-            after_step: told the number of finished steps.
+            after_step: called with the number of finished steps.
         """
         torch.manual_seed(derived_seed(self.recipe.seed, "noise"))
         if checkpoint is not None:

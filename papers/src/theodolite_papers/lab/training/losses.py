@@ -61,7 +61,7 @@ class Hinge:
         """Loss of each example."""
         own = outputs.gather(1, targets.unsqueeze(1))
         others = functional.one_hot(targets, outputs.shape[1]) == 0
-        # relu has slope 0 at 0, as the definition wants; clamp has 1 and maximum 1/2.
+        # relu has slope 0 at 0, as in the definition; clamp has 1, maximum 1/2.
         return (functional.relu(self.margin + outputs - own) * others).sum(1)
 
 

@@ -164,8 +164,8 @@ class Stepper:
             self._graphs = False
             first = str(error).partition("\n")[0]
             warnings.warn(
-                f"steps run one kernel at a time, since this network cannot be recorded: {first}; "
-                "pass Recipe(graphs=False) to choose that",
+                f"this network cannot be recorded as a CUDA graph ({first}), so steps run one "
+                "kernel at a time; pass Recipe(graphs=False) to avoid this warning",
                 stacklevel=2,
             )
             return False

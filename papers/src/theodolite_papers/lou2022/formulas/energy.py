@@ -135,7 +135,7 @@ def _root(energy: Tensor) -> Tensor:
 
 
 def _averaged_over_ties(energy: Tensor, values: Tensor, eps: float) -> Tensor:
-    # Lanczos gives values to a few eps of the largest, whatever the number of parameters: the
+    # Lanczos gives values to a few eps of the largest for any number of parameters: the
     # size that counts is the number of vectors.
     order = values.argsort(descending=True, stable=True)
     ordered = values[order]

@@ -506,7 +506,9 @@ def _problem(
         require_finite(loss_gradient=loss_gradient)
         w = double(loss_gradient)
     if not bool(w.any()):
-        raise DomainError("loss_gradient: expected a gradient that is not zero; it has converged")
+        raise DomainError(
+            "loss_gradient: expected a gradient that is not zero, got zeros; training has converged"
+        )
     return _Problem(network, w, center_all(labels), step_size)
 
 

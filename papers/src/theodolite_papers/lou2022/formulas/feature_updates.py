@@ -16,7 +16,7 @@ from theodolite_papers.lou2022.formulas.homogeneity import TangentMap
 from theodolite_papers.lou2022.formulas.losses import cross_entropy_gradient
 
 _ATEN = torch.ops.aten
-# Operations with one kink at zero, as the dispatcher sees them whatever module or function ran.
+# Operations with one kink at zero, by their names in the dispatcher of torch.
 _KINKED = {
     _ATEN.relu.default,
     _ATEN.relu_.default,

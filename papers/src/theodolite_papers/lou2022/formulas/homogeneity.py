@@ -272,7 +272,8 @@ def _homogeneous(model: nn.Module, inputs: Tensor) -> tuple[TangentMap, int, Ten
     depth = len(linear)
     if depth < 2:
         raise DomainError(
-            f"model: expected at least two weight layers, got {depth}; the identity is void"
+            f"model: expected at least two weight layers, got {depth}; with one layer the "
+            "identity says nothing"
         )
     network = TangentMap.of(model, inputs)
     level = {name: index for index, name in enumerate(linear, start=1)}

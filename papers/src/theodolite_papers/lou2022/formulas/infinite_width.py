@@ -387,7 +387,7 @@ def _angles_between(unit: Tensor, tolerance: float) -> Tensor:
 
 def forward_parts(inputs: Tensor, layer: int, bias_variance: float) -> tuple[Tensor, Tensor]:
     """``s`` and ``D`` with forward information ``s s' (1 - D)``; D keeps the digits of 1 - c."""
-    # What layer 1 multiplies is the input alone: its own bias comes later.
+    # Layer 1 multiplies the input; its own bias is added afterwards.
     scale, angle = first_layer(inputs, 0.0 if layer == 1 else bias_variance)
     for _ in range(layer - 1):
         angle = angle_step(angle)

@@ -331,7 +331,7 @@ def rotation_chain(
         angle: :math:`\alpha` in radians, a number or an array.
         eigenvalue_1: :math:`\lambda_1 > 0`.
         eigenvalue_2: :math:`\lambda_2 > 0`.
-        count: :math:`n`, the number of samples with which one tries to tell them apart.
+        count: :math:`n`, the number of samples for distinguishing them.
 
     Raises:
         ShapeError: If shapes do not broadcast.
