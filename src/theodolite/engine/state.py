@@ -375,8 +375,11 @@ def limited_memory(limit: int | None) -> Iterator[None]:
         limit: Bytes; None for no limit.
     """
     raise_trim_threshold()
+    if limit is None or _limited.get():
+        yield
+        return
     option, trim = _glibc("mallopt"), _glibc("malloc_trim")
-    if limit is None or option is None or trim is None or _limited.get():
+    if option is None or trim is None:
         yield
         return
     least = min(_USUAL[1], max(_LEAST, limit // _PIECES))
