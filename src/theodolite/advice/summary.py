@@ -1,9 +1,10 @@
-"""The record of a survey on a terminal: answers, the table of layers, what is missing and why."""
+"""Records on a terminal: answers, the table of layers or of models, what is missing and why."""
 
 from collections.abc import Mapping, Sequence
+from math import isnan
 from typing import Any
 
-from theodolite.advice.reasons import shared_words
+from theodolite.advice.reasons import noted, shared_words
 from theodolite.records import (
     FAMILIES,
     Answer,
@@ -11,10 +12,11 @@ from theodolite.records import (
     Record,
     layer_table,
     listed,
+    short_count,
     unreadable_layers,
 )
 
-__all__ = ["summary_text"]
+__all__ = ["ranking_text", "summary_text"]
 
 
 def summary_text(
@@ -68,3 +70,47 @@ def _notes(warnings: Sequence[Mapping[str, Any]], total: int, most: int = 5) -> 
         where = f" in {_share(names, total)}" if names else ""
         lines.append(f"note: {listed(dict.fromkeys(measures), 3)}{where}: {text}")
     return lines + [f"{len(said) - most} more notes in the record"] * (len(said) > most)
+
+
+def ranking_text(contents: Mapping[str, Any], answers: Sequence[Answer]) -> str:
+    """The answers about a ranking, the table of its models, and its notes.
+
+    Args:
+        contents: contents of the record of a ranking.
+        answers: its answers.
+    """
+    models, data, ties = contents["models"], contents["data"], contents.get("ties") or ()
+    measure = models[0]["forecast"]["measure"]
+    called = f"{contents['name']}: " if contents["name"] else ""
+    title = f"{called}{data['probe']} labelled examples, {data['task']}"
+    if data["num_classes"]:
+        title += f" of {data['num_classes']} classes, chance {100 * data['chance']:.0f} %"
+    heads = ["", "model", "error", f"forecast {measure}", "95 % interval", "linear probe"]
+    table = [[*heads, "best layer", "size", "seconds"]]
+    for place, model in enumerate(models, 1):
+        forecast = model["forecast"]
+        table.append(
+            [
+                "1=" if model["name"] in ties else str(place),
+                model["name"],
+                _number(model["error"]),
+                _number(forecast["value"]),
+                f"{_number(forecast['low'])} to {_number(forecast['high'])}",
+                _number(model["features"][measure]),
+                model["best_layer"] or "(inputs)",
+                short_count(model["parameters"]),
+                f"{sum(model['seconds'].values()):.1f}",
+            ]
+        )
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+    lines = [line for answer in answers for line in answer.lines()]
+    lines += ["", title]
+    lines += ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in table]
+    lines += ["Ranked by leave-one-out error (1: no better than the mean). 1= marks a tie."]
+    lines += [f"{name}: not measured, {why}" for name, why in contents["problems"].items()]
+    lines += noted(contents)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _number(value: float) -> str:
+    return "undefined" if isnan(value) else f"{value:.3f}"

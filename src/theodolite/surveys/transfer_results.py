@@ -6,11 +6,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from theodolite.advice.reasons import noted
+from theodolite.advice.summary import ranking_text
 from theodolite.errors import UnknownNameError
-from theodolite.records import Answer, Record, Run, short_count, table_of
+from theodolite.records import Answer, Record, Run, table_of
 from theodolite.surveys.results import digest_line, digest_mark, saved
 
 if TYPE_CHECKING:
@@ -128,38 +127,7 @@ class Transfer:
     def summary(self) -> str:
         """The answers, the ranking and the warnings, as text."""
         contents = self.record.contents
-        models, data = contents["models"], contents["data"]
-        measure = models[0]["forecast"]["measure"]
-        called = f"{contents['name']}: " if contents["name"] else ""
-        title = f"{called}{data['probe']} labelled examples, {data['task']}"
-        if data["num_classes"]:
-            title += f" of {data['num_classes']} classes, chance {100 * data['chance']:.0f} %"
-        shown = [line for answer in self.answers for line in answer.lines()]
-        heads = ["", "model", "error", f"forecast {measure}", "95 % interval", "linear probe"]
-        table = [[*heads, "best layer", "size", "seconds"]]
-        for place, model in enumerate(models, 1):
-            forecast = model["forecast"]
-            tie = bool(self.ties) and model["name"] in self.ties
-            table.append(
-                [
-                    "1=" if tie else str(place),
-                    model["name"],
-                    _number(model["error"]),
-                    _number(forecast["value"]),
-                    f"{_number(forecast['low'])} to {_number(forecast['high'])}",
-                    _number(model["features"][measure]),
-                    model["best_layer"] or "(inputs)",
-                    short_count(model["parameters"]),
-                    f"{sum(model['seconds'].values()):.1f}",
-                ]
-            )
-        widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-        lines = [*shown, "", title]
-        lines += ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in table]
-        lines += ["Ranked by leave-one-out error (1: no better than the mean). 1= marks a tie."]
-        lines += [f"{name}: not measured, {why}" for name, why in self.problems.items()]
-        lines += self.notes
-        return "\n".join(line.rstrip() for line in lines) + digest_line(self.record)
+        return ranking_text(contents, self.answers) + digest_line(self.record)
 
     def to_html(self, path: str | os.PathLike[str], title: str = "") -> Path:
         """Write one page that works offline; return its path."""
@@ -231,7 +199,3 @@ def _row(place: int, model: Mapping[str, Any], *, tie: bool = False) -> dict[str
         "parameters": model["parameters"],
         "seconds": sum(model["seconds"].values()),
     }
-
-
-def _number(value: float) -> str:
-    return "undefined" if np.isnan(value) else f"{value:.3f}"
