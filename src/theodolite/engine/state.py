@@ -10,7 +10,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import lru_cache
 from itertools import chain
@@ -266,14 +266,11 @@ def rounding_dtypes(parameters: Iterable[Tensor]) -> set[torch.dtype]:
     return {dtype for dtype, _ in kinds} | {torch.get_autocast_dtype(device) for device in casts}
 
 
-@contextmanager
-def without_autocast(device: torch.device) -> Iterator[None]:
+def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
     """Run a block in the dtypes of its tensors, even inside an autocast."""
     if not torch.is_autocast_enabled(device.type):
-        yield
-        return
-    with torch.autocast(device.type, enabled=False):
-        yield
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
 
 
 def require_fixed_mode(model: nn.Module) -> None:
