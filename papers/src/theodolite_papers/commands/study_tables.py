@@ -42,18 +42,18 @@ def print_studies(studies: Sequence[Study]) -> None:
 
 
 def print_verdicts(study: Study, size: str, verdicts: Sequence[Verdict], runs: Results) -> None:
-    """The size that was run and its stand-in, then each claim with its source and verdict."""
+    """The size that was run and its stand-in, then the verdict on each claim, then their legend."""
     from rich.console import Console
     from rich.text import Text
 
-    from theodolite_papers.ledger import Sized, decider_text, origin_text
+    from theodolite_papers.ledger import VERDICTS, Sized, decider_text, origin_text
 
     console = Console()
     sized = Sized.of(study, size, runs, verdicts)
     console.print(Text(sized.description(), style="bold"), soft_wrap=True)
     for verdict in verdicts:
         style = _STYLES.get(verdict.status, "dim")
-        said, claim = Text(sized.verdict_text(verdict), style=style), verdict.claim
+        said, claim = Text(f"{sized.verdict_text(verdict)}:", style=style), verdict.claim
         whose = Text(f"({origin_text(study, claim.id)})", style="dim")
         console.print(said, Text(claim.text), whose, soft_wrap=True)
         if verdict.decider is not None:
@@ -61,6 +61,10 @@ def print_verdicts(study: Study, size: str, verdicts: Sequence[Verdict], runs: R
         for label, one in verdict.outcomes.items():
             numbers = Text(f"          {label}: {_numbers(one.numbers)}", style="dim")
             console.print(numbers, soft_wrap=True)
+    for status in dict.fromkeys(verdict.status for verdict in verdicts):
+        console.print(
+            Text(f"({status}: {VERDICTS[status].rstrip('.')}.)", style="dim"), soft_wrap=True
+        )
 
 
 def _numbers(numbers: Mapping[str, float]) -> str:

@@ -1,6 +1,6 @@
 """The papers' experiments as runnable, checked studies, and the ledger of their claims."""
 
-from theodolite_papers.ledger._book import Sized
+from theodolite_papers.ledger._book import VERDICTS, Sized
 from theodolite_papers.ledger._checks import (
     between,
     exceeds,
@@ -91,6 +91,7 @@ __all__ = [
     "RATIO",
     "SHARE",
     "SIZES",
+    "VERDICTS",
     "Bars",
     "Check",
     "Claim",
