@@ -124,7 +124,7 @@ def unpacked(found, rows):
 def test_gradients_and_norms(kind, outputs):
     found, wanted = KINDS[kind](outputs)
     rows = flat(wanted, outputs)
-    assert (len(found), found.outputs, found.entries) == rows.shape
+    assert (len(found), found.output_count, found.entries) == rows.shape
     torch.testing.assert_close(unpacked(found, found.gradients()), rows)
     torch.testing.assert_close(found.squared_norms(), rows.square().sum(2))
     shapes = {name: value.shape[2:] for name, value in wanted.items()}

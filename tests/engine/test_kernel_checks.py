@@ -9,7 +9,7 @@ from torch import nn
 from tests.tolerances import assert_close
 from theodolite.engine import kernel_engine, one_by_one, tangent_kernels
 from theodolite.engine import plan as planning
-from theodolite.engine.calls import DisagreementError
+from theodolite.engine.calls import WrongGradientError
 from theodolite.engine.collect import DenseCollector
 from theodolite.engine.factors import DenseFactors
 from theodolite.engine.inputs import BatchList
@@ -74,7 +74,7 @@ def spoil(monkeypatch, is_wrong):
 @pytest.mark.parametrize("layer", ["0", "2", "4"])
 def test_the_kernel_of_every_part_is_compared(layer, split, monkeypatch):
     spoil(monkeypatch, lambda name, left, right: name == layer)
-    with pytest.raises(DisagreementError, match=f"layer '{layer}': expected its kernel to agree"):
+    with pytest.raises(WrongGradientError, match=f"layer '{layer}': expected its kernel to agree"):
         in_batches(network(), draw())
 
 
@@ -103,14 +103,14 @@ def test_small_groups_of_every_part_are_compared(split, monkeypatch):
         return DenseFactors(found.names, [1.5 * found.gradients()])
 
     monkeypatch.setattr(DenseCollector, "factors", wrong)
-    with pytest.raises(DisagreementError, match=r"with respect to '0.scale'"):
+    with pytest.raises(WrongGradientError, match=r"with respect to '0.scale'"):
         in_batches(model, draw().float())
 
 
 @pytest.mark.parametrize("outputs", ["full", "trace"])
 def test_blocks_beside_the_diagonal_are_compared(outputs, small_blocks, monkeypatch):
     spoil(monkeypatch, lambda name, left, right: left is not right)
-    with pytest.raises(DisagreementError, match="expected its kernel to agree"):
+    with pytest.raises(WrongGradientError, match="expected its kernel to agree"):
         in_batches(network(), draw(), outputs=outputs, check="every")
 
 
@@ -120,7 +120,7 @@ def test_kernels_between_two_sets_are_compared(blocks, request, monkeypatch):
         request.getfixturevalue("small_blocks")
     spoil(monkeypatch, lambda *_: True)
     for count in range(2, 8):
-        with pytest.raises(DisagreementError, match="expected its kernel to agree"):
+        with pytest.raises(WrongGradientError, match="expected its kernel to agree"):
             in_batches(network(), draw(count), other=draw(seed=1))
 
 

@@ -18,7 +18,7 @@ from theodolite.engine.patches import PatchGeometry
 from theodolite.errors import CaptureError
 
 
-class NotFollowedError(CaptureError):
+class CannotSplitError(CaptureError):
     """The gradients of a batch cannot be divided among its examples; take one at a time.
 
     Attributes:
@@ -30,7 +30,7 @@ class NotFollowedError(CaptureError):
     seen: Sequence[tuple[Any, Tensor]] = ()
 
 
-class DisagreementError(NotFollowedError):
+class WrongGradientError(CannotSplitError):
     """The result for a batch differs from plain autograd."""
 
 
@@ -40,12 +40,12 @@ class Axis:
 
     Args:
         index: Position of the axis.
-        inner: Set if the axis has several parts of every example and examples vary fastest, as in
-            attention, which flattens (positions, examples).
+        examples_fastest: Whether the axis is (parts, examples) flattened, as in attention, and not
+            (examples, parts); only for several parts of every example.
     """
 
     index: int
-    inner: bool = False
+    examples_fastest: bool = False
 
 
 def find_axis(one: Tensor | None, tensor: Tensor, examples: int, row: int = 0) -> Axis | None:
@@ -66,11 +66,11 @@ def find_axis(one: Tensor | None, tensor: Tensor, examples: int, row: int = 0) -
         return next(exact, Axis(0) if fits else None)
     for index, (single, size) in enumerate(zip(one.shape, shape, strict=True)):
         if single != size and single * examples == size:
-            return Axis(index, single > 1 and _is_inner(one, tensor, examples, index, row))
+            return Axis(index, single > 1 and _varies_fastest(one, tensor, examples, index, row))
     return None
 
 
-def _is_inner(one: Tensor, tensor: Tensor, examples: int, index: int, row: int) -> bool:
+def _varies_fastest(one: Tensor, tensor: Tensor, examples: int, index: int, row: int) -> bool:
     outer, inner = (
         _distance(one, split_examples(tensor, examples, Axis(index, order))[row])
         for order in (False, True)
@@ -91,10 +91,10 @@ def split_examples(tensor: Tensor, examples: int, axis: Axis | None) -> Tensor:
     if examples == 1:
         return tensor.unsqueeze(0)
     if axis is None:
-        raise NotFollowedError("a tensor without an axis of examples cannot be split")
+        raise CannotSplitError("a tensor without an axis of examples cannot be split")
     if axis.index == 0 and tensor.shape[0] == examples:  # by far the most frequent case
         return tensor.unsqueeze(1)
-    if axis.inner:
+    if axis.examples_fastest:
         return torch.unflatten(tensor, axis.index, (-1, examples)).movedim(axis.index + 1, 0)
     return torch.unflatten(tensor, axis.index, (examples, -1)).movedim(axis.index, 0)
 
@@ -247,7 +247,7 @@ class Call:
         return split_examples(gradient, self.examples, self.result_axes[index])
 
 
-OutputGrads = Callable[[Tensor], Tensor]
+ToOutputGrads = Callable[[Tensor], Tensor]
 
 
 @dataclass(slots=True)
@@ -256,14 +256,14 @@ class Outer:
 
     Args:
         inputs: :math:`a`, of shape (n, T, D), or images (n, channels, ...) with ``geometry``.
-        output_grads: Function from the result's gradient to :math:`b`, a view of shape (n, C, T).
+        to_output_grads: Function from the result's gradient to :math:`b`, a view (n, C, T).
         rows: C.
         transposed: Whether the tensor is stored as (D, C).
         geometry: How patches are cut from the images.
     """
 
     inputs: Tensor
-    output_grads: OutputGrads
+    to_output_grads: ToOutputGrads
     rows: int
     transposed: bool = False
     geometry: PatchGeometry | None = None
@@ -293,7 +293,7 @@ class Outer:
 
     def example_gradients(self, gradient: Tensor) -> Tensor:
         """Gradient of every example with respect to the tensor, (n, C, D) or (n, D, C)."""
-        J = self.output_grads(gradient) @ self.rows_of_inputs().to(gradient.dtype)
+        J = self.to_output_grads(gradient) @ self.rows_of_inputs().to(gradient.dtype)
         return J.transpose(1, 2) if self.transposed else J
 
 
@@ -303,18 +303,18 @@ class Lookup:
 
     Args:
         tokens: Row at every position, (n, T).
-        output_grads: Function from the result's gradient to a view of shape (n, D, T).
-        rows: Length of the table.
+        to_output_grads: Function from the result's gradient to :math:`b`, a view (n, D, T).
+        table_length: Number of rows of the table.
     """
 
     tokens: Tensor
-    output_grads: OutputGrads
-    rows: int
+    to_output_grads: ToOutputGrads
+    table_length: int
 
     def example_gradients(self, gradient: Tensor) -> Tensor:
-        """Gradient of every example with respect to the table, (n, rows, D)."""
-        output_grad = self.output_grads(gradient)
-        table = output_grad.new_zeros(len(output_grad), self.rows, output_grad.shape[1])
+        """Gradient of every example with respect to the table, (n, table_length, D)."""
+        output_grad = self.to_output_grads(gradient)
+        table = output_grad.new_zeros(len(output_grad), self.table_length, output_grad.shape[1])
         index = self.tokens[:, :, None].expand(-1, -1, output_grad.shape[1])
         return table.scatter_add_(1, index, output_grad.transpose(1, 2))
 
@@ -326,22 +326,22 @@ class Dense:
     Args:
         example_gradients: Function from the gradient of the call's result (a tuple for several
             results) to the gradient of every example with respect to the tensor, (n, ...).
-        output_grads: Set for a bias that is added at every position of an :class:`Outer` of the
+        to_output_grads: Set for a bias that is added at every position of an :class:`Outer` of the
             same call. Function from the result's gradient to (n, C, T), whose sum over T is the
             gradient.
         own_rows: Whether the tensor has one part per example and only this part is returned.
         axis: The axis of these parts in the tensor.
         needs: Tensors that must not be overwritten before the backward pass.
-        joint: The same for several outputs at once, from (outputs, n, ...) to (outputs, n, ...);
-            None if this needs a vectorised call.
+        joint_example_gradients: The same for several outputs at once, from (outputs, n, ...) to
+            (outputs, n, ...); None if this needs a vectorised call.
     """
 
     example_gradients: Callable[[Any], Tensor]
-    output_grads: OutputGrads | None = None
+    to_output_grads: ToOutputGrads | None = None
     own_rows: bool = False
     axis: Axis | None = None
     needs: tuple[Tensor, ...] = ()
-    joint: Callable[[Tensor], Tensor] | None = None
+    joint_example_gradients: Callable[[Tensor], Tensor] | None = None
 
 
 Structure = Outer | Lookup | Dense

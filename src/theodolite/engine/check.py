@@ -46,12 +46,13 @@ from torch.overrides import TorchFunctionMode
 
 from theodolite.engine.batches import Batch, spans
 from theodolite.engine.calls import (
-    DisagreementError,
-    NotFollowedError,
+    CannotSplitError,
+    WrongGradientError,
     function_name,
     split_examples,
     tensors_in,
 )
+from theodolite.engine.state import HALF
 from theodolite.errors import (
     CaptureError,
     DomainError,
@@ -141,13 +142,15 @@ def is_suspect(name: str, given: Any, result: Any, examples: int) -> bool:
     """
     if name in _SUSPECTS or (name == "where" and not isinstance(result, Tensor)):
         return True
-    if not isinstance(result, Tensor) or result.is_nested or _fits(result, examples):
+    if not isinstance(result, Tensor) or result.is_nested or _may_have_examples(result, examples):
         return False
     # A reduction over examples: an axis of their number is gone.
-    return any(_fits(tensor, examples) for tensor in tensors_in(given) if not tensor.is_nested)
+    return any(
+        _may_have_examples(tensor, examples) for tensor in tensors_in(given) if not tensor.is_nested
+    )
 
 
-def _fits(tensor: Tensor, examples: int) -> bool:
+def _may_have_examples(tensor: Tensor, examples: int) -> bool:
     return any(size and size % examples == 0 for size in tensor.shape)
 
 
@@ -178,9 +181,8 @@ class SuspectCalls(TorchFunctionMode):
         return result
 
 
-_COARSE = (torch.float16, torch.bfloat16)
 _WIDE = (torch.float64, torch.complex128, torch.float32, torch.complex64)
-_KNOWN = (*_WIDE, *_COARSE)
+_KNOWN = (*_WIDE, *HALF)
 _COUNTS = frozenset({
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
 })  # fmt: skip
@@ -190,7 +192,7 @@ _MARGIN = 4.0  # no ordinary network of tests/engine/networks exceeds it; it was
 
 
 def _terms(dtype: torch.dtype) -> float:
-    return 1.0 if dtype in _COARSE else _TERMS
+    return 1.0 if dtype in HALF else _TERMS
 
 
 class Rounding:
@@ -361,7 +363,7 @@ class _Pair:
             whole = _wide(self.whole)
             every = _norms(_without_infinities(whole.reshape(len(whole), -1)))
         scale = torch.maximum(norms, every.square().mean().sqrt())
-        return _share(_norms(found - wanted), scale).amax()
+        return _relative(_norms(found - wanted), scale).amax()
 
 
 _CHUNK = 2**18  # differences that are formed at a time
@@ -420,7 +422,7 @@ def _inner(first: Tensor, second: Tensor) -> Float[Tensor, ""]:
     return torch.stack([a.double() @ b.double() for a, b in pairs]).sum()
 
 
-def _share(gaps: Tensor, scale: Tensor) -> Tensor:
+def _relative(gaps: Tensor, scale: Tensor) -> Tensor:
     """Relative differences; zero if everything is zero."""
     return gaps / scale.double().clamp(min=torch.finfo(torch.float64).tiny)
 
@@ -440,10 +442,10 @@ class ExampleCheck:
     """The checks of one measurement and their results so far.
 
     Args:
-        check: The caller's argument.
+        mode: The caller's argument.
     """
 
-    check: Check = True
+    mode: Check = True
     batches: int = 0
     checked_batches: int = 0
     in_other_batches: int = 0
@@ -456,19 +458,19 @@ class ExampleCheck:
     @property
     def every(self) -> bool:
         """Whether all batches are checked, and all examples run one by one."""
-        return self.check == "every"
+        return self.mode == "every"
 
-    def row_weights(self, run: "ForwardRun", start: int) -> "RowWeights | None":
+    def draw_row_weights(self, run: "ForwardRun", start: int) -> "RowWeights | None":
         """Random weights for a check of the rows of a batch; None if it is not due.
 
         Args:
             run: The batch.
             start: Index of its first example in the data.
         """
-        if not self.is_due(run.suspects, is_first=start == 0):
+        if not self.draw_whether_due(run.suspects, is_first=start == 0):
             return None
         n, c = run.outputs.shape
-        outputs, examples = torch.split(self.weights(c + n).to(run.outputs.detach()), [c, n])
+        outputs, examples = torch.split(self.draw_weights(c + n).to(run.outputs.detach()), [c, n])
         return RowWeights(outputs.expand(n, c), examples)
 
     def checked_batch(
@@ -480,19 +482,19 @@ class ExampleCheck:
         single = run.single if self.checked_batches == 1 else None
         passes = 1 if recorder.choice.mode == "full" else c
         most = max(2, _PART // passes)
-        reruns = self.reruns(n, None if single is None else single.row, most)
-        output_weights = self.weights(sum(map(len, reruns)), c).to(run.outputs.device)
+        reruns = self.draw_reruns(n, None if single is None else single.row, most)
+        output_weights = self.draw_weights(sum(map(len, reruns)), c).to(run.outputs.device)
         outputs = run.outputs.detach()
         return CheckedBatch(batch, start, outputs, reruns, output_weights, single=single)
 
-    def is_due(self, suspects: Iterable[str], *, is_first: bool = False) -> bool:
+    def draw_whether_due(self, suspects: Iterable[str], *, is_first: bool = False) -> bool:
         """Count the next batch; return whether it is checked.
 
         Args:
             suspects: Names of its suspect calls.
             is_first: Whether it begins the data, which may be read several times.
         """
-        if not self.check:
+        if not self.mode:
             return False
         self.batches += 1
         self.suspects.update(suspects)
@@ -501,11 +503,11 @@ class ExampleCheck:
         self.checked_batches += is_due
         return is_due
 
-    def single_rows(self, examples: int) -> list[int]:
+    def draw_single_rows(self, examples: int) -> list[int]:
         """Rows of the next batch that may run alone; the first of them always does."""
         return torch.randperm(examples, generator=self.draws)[:_FEW].tolist()
 
-    def reruns(
+    def draw_reruns(
         self, examples: int, single: int | None = None, most: int = _PART
     ) -> list[list[int]]:
         """Rows that run again: a random half together and one more alone, or all one by one.
@@ -528,24 +530,24 @@ class ExampleCheck:
         self.in_other_batches += len(part)
         return [part, order[-1:]] if examples > 1 else [part]
 
-    def weights(self, *shape: int) -> Tensor:
+    def draw_weights(self, *shape: int) -> Tensor:
         """Random float64 numbers with absolute values from 0.5 to 1.5, of both signs."""
         numbers = torch.empty(shape, dtype=torch.float64).uniform_(-1, 1, generator=self.draws)
         return numbers.add_(numbers.sign(), alpha=0.5)
 
-    def example_weights(self, output_gradient: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
+    def draw_example_weights(self, seed: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
         """A random weight for every example, divided by the norm of its output gradient.
 
         So an example with a small loss counts as much as the others.
         """
-        norms = torch.linalg.vector_norm(output_gradient, dim=1, dtype=torch.float64)
+        norms = torch.linalg.vector_norm(seed, dim=1, dtype=torch.float64)
         smallest = 1e-6 * norms.max().clamp(min=torch.finfo(torch.float32).tiny)
-        return self.weights(len(norms)).to(norms.device) / norms.clamp(min=smallest)
+        return self.draw_weights(len(norms)).to(norms.device) / norms.clamp(min=smallest)
 
     def summary(self, error: Exception | None = None) -> Checked:
         """The checks and their results; with an error, why examples were measured one at a time."""
         return Checked(
-            check=self.check,
+            check=self.mode,
             batched=error is None,
             cause=None if error is None else getattr(error, "cause", None) or Cause.UNSEEN,
             reason="" if error is None else _in_words(error),
@@ -583,8 +585,8 @@ class CheckedBatch:
         outputs: The differentiated outputs, (n, c).
         reruns: Rows of the batch that run again, each group as a separate batch.
         output_weights: A random weight for every output of these rows, in their order.
-        groups: Parameters of a group -> norm of its weighted sum of gradients, and the root of the
-            sum of the squared norms of the terms, from the factors.
+        group_norms: Parameters of a group -> norm of its weighted sum of gradients, and the root of
+            the sum of the squared norms of the terms, from the factors.
         single: One of the examples of ``reruns``, if it already ran alone and was compared.
     """
 
@@ -593,7 +595,7 @@ class CheckedBatch:
     outputs: Float[Tensor, "n c"]
     reruns: list[list[int]]
     output_weights: Float[Tensor, "m c"]
-    groups: Mapping[tuple[str, ...], tuple[float, float]] = field(default_factory=dict)
+    group_norms: Mapping[tuple[str, ...], tuple[float, float]] = field(default_factory=dict)
     single: SingleRun | None = None
 
     @cached_property
@@ -629,17 +631,17 @@ class RowWeights(NamedTuple):
     """What the check of rows compares: two backward passes from these gradients at the outputs.
 
     Args:
-        output_gradient: The first.
+        seed: The first.
         examples: A random weight for every example; the second is the first times these.
     """
 
-    output_gradient: Float[Tensor, "n c"]
+    seed: Float[Tensor, "n c"]
     examples: Float[Tensor, " n"]
 
     @property
     def second(self) -> Float[Tensor, "n c"]:
         """The gradient of the second pass."""
-        gradient = self.output_gradient
+        gradient = self.seed
         return (gradient * self.examples[:, None]).to(gradient.dtype)
 
 
@@ -658,7 +660,7 @@ def check_rows(
         first: Gradients at the uses in the first pass; None if it is still to be made.
 
     Raises:
-        NotFollowedError: If the gradient of one example reaches the row of another.
+        CannotSplitError: If the gradient of one example reaches the row of another.
     """
     edges = run.edges()
     if len(run.outputs) == 1 or not edges:
@@ -667,7 +669,7 @@ def check_rows(
     def arrive(start: Tensor) -> Sequence[Tensor | None]:
         return torch.autograd.grad(run.outputs, edges, start, retain_graph=True, allow_unused=True)
 
-    first = arrive(weights.output_gradient) if first is None else first
+    first = arrive(weights.seed) if first is None else first
     compare_rows(recorder, run.calls(), first, arrive(weights.second), weights)
 
 
@@ -688,10 +690,10 @@ def compare_rows(
         weights: What the passes started from.
 
     Raises:
-        NotFollowedError: If the gradient of one example reaches the row of another.
+        CannotSplitError: If the gradient of one example reaches the row of another.
     """
     compared, n = Comparison(), len(weights.examples)
-    axes = [(use.function, axis) for use in calls.values() for axis in use.axes]
+    axes = [(use.function, axis) for use in calls.values() for axis in use.result_axes]
     for (name, axis), before, after in zip(axes, first, second, strict=True):
         if before is None or after is None or axis is None or before.is_nested:
             continue
@@ -699,7 +701,7 @@ def compare_rows(
         compared.add_rows(name, again, rows, weights=weights.examples)
     found = compared.first_above(_BACKWARD * recorder.tolerance, recorder.unit)
     if found is not None:
-        raise not_followed(
+        raise cannot_split(
             Cause.ROWS,
             f"{found[0]} has other examples in its rows than the outputs: the model sorts, packs, "
             "routes or mixes examples",
@@ -712,14 +714,14 @@ def rerun_parts(
     """Outputs of every part that runs again as a separate batch, with their graph.
 
     Raises:
-        NotFollowedError: If outputs differ from those in the batch.
+        CannotSplitError: If outputs differ from those in the batch.
     """
     single = checked_batch.single
     for part, batch in zip(checked_batch.reruns, checked_batch.rerun_batches, strict=True):
         if single is not None and part == [single.row]:
             yield part, single.outputs
             continue
-        outputs = recorder.outputs(batch)
+        outputs = recorder.chosen_outputs(batch)
         compared = Comparison()
         compared.add_rows(
             "outputs", outputs, checked_batch.outputs[part], whole=checked_batch.outputs
@@ -727,7 +729,7 @@ def rerun_parts(
         if compared.first_above(recorder.tolerance) is not None:
             text = "examples have other outputs in another batch"
             seen = [(checked_batch.batch, checked_batch.outputs), (batch, outputs.detach())]
-            raise not_followed(Cause.OTHER_BATCH, text, seen)
+            raise cannot_split(Cause.OTHER_BATCH, text, seen)
         yield part, outputs
 
 
@@ -774,7 +776,7 @@ def compare_gradients(
         sizes: Parameter -> root of the sum of the squared norms of the terms.
 
     Raises:
-        DisagreementError: If a parameter differs.
+        WrongGradientError: If a parameter differs.
     """
     names = list(dict.fromkeys([*found, *wanted]))
     known = dict(zip(wanted, norms_of(list(wanted.values())), strict=True))
@@ -817,7 +819,7 @@ def require_small(
         scales: Norms to compare them with.
 
     Raises:
-        DisagreementError: If a parameter differs.
+        WrongGradientError: If a parameter differs.
     """
     limit, whole = _BACKWARD * recorder.tolerance, math.hypot(*scales)
     unit = min(recorder.unit, limit * _VANISHING)
@@ -830,9 +832,9 @@ def require_small(
             )
 
 
-def _disagrees(text: str, *, vanishing: bool) -> NotFollowedError:
+def _disagrees(text: str, *, vanishing: bool) -> CannotSplitError:
     """Plain autograd gives another gradient; for a vanishing one, rounding may be the reason."""
-    return NotFollowedError(text) if vanishing else DisagreementError(text)
+    return CannotSplitError(text) if vanishing else WrongGradientError(text)
 
 
 def _ratio(gap: float, scale: float) -> float:
@@ -844,7 +846,7 @@ def check_loss(
     loss: Callable[[Tensor, Batch], Tensor],
     checked_batch: CheckedBatch,
     losses: Float[Tensor, " n"],
-    output_gradient: Float[Tensor, "n c"],
+    seed: Float[Tensor, "n c"],
 ) -> None:
     """Check that the loss of an example and its gradient do not depend on other examples.
 
@@ -857,11 +859,11 @@ def check_loss(
     gradients = torch.autograd.grad([part.sum() for part in again], outputs, materialize_grads=True)
     compared = Comparison()
     compared.add_rows("loss", torch.cat(again)[:, None], losses[rows, None], whole=losses[:, None])
-    wanted = output_gradient[rows]
+    wanted = seed[rows]
     name = "gradient of the loss"
-    compared.add_rows(name, torch.cat(gradients), wanted, whole=output_gradient)
+    compared.add_rows(name, torch.cat(gradients), wanted, whole=seed)
     if compared.first_above(recorder.tolerance) is not None:
-        raise not_followed(
+        raise cannot_split(
             Cause.OTHER_BATCH, "the loss of an example changes with the other examples of its batch"
         )
 
@@ -884,7 +886,7 @@ def compare_kernels(
             shorter list is repeated.
 
     Raises:
-        DisagreementError: If a layer disagrees.
+        WrongGradientError: If a layer disagrees.
     """
     left, right = sides
     for index in range(max(len(left), len(right)) if left and right else 0):
@@ -942,7 +944,7 @@ def compare_forms(
         scales: Layer -> norm of the terms of the form.
 
     Raises:
-        DisagreementError: If a layer differs.
+        WrongGradientError: If a layer differs.
     """
     bases = {layer: max(scales[layer], abs(wanted[layer])) for layer in forms}
     limit, whole = _BACKWARD * recorder.tolerance, math.hypot(*bases.values()) ** 0.5
@@ -965,14 +967,14 @@ def compare_forms(
 
 def compare_in_batch(recorder: "ModelRecorder", checked_batch: CheckedBatch) -> None:
     """Compare weighted gradients of plain autograd in the batch and in another batch."""
-    outputs = recorder.outputs(checked_batch.batch)[checked_batch.rerun_index]
+    outputs = recorder.chosen_outputs(checked_batch.batch)[checked_batch.rerun_index]
     weights = checked_batch.output_weights
     found = plain_gradients(outputs, recorder.ownership.parameters, weights)
     (wanted,) = rerun_gradients(recorder, checked_batch, [weights])
     compare_gradients(recorder, found, wanted, {})
 
 
-def with_groups(
+def with_group_norms(
     checked_batch: CheckedBatch, factors: Sequence["Factors"], mode: str, limit: int
 ) -> CheckedBatch:
     """The same batch, with the weighted sums of gradients from the factors of some groups.
@@ -1005,7 +1007,7 @@ def with_groups(
         own.names: (math.hypot(*islice(norms, len(sets))), size)
         for own, size in zip(factors, sizes, strict=True)
     }
-    return replace(checked_batch, groups=groups)
+    return replace(checked_batch, group_norms=groups)
 
 
 def _compare_groups(
@@ -1019,7 +1021,7 @@ def _compare_groups(
         squares: For every set of weights, parameter -> squared norm of autograd's sum.
     """
     names, gaps, scales = [], [], []
-    for group, (found, size) in checked_batch.groups.items():
+    for group, (found, size) in checked_batch.group_norms.items():
         wanted = sum(of[name] for of in squares for name in group if name in of) ** 0.5
         names.append(group[0])
         gaps.append(abs(found - wanted))
@@ -1060,19 +1062,21 @@ def require_range(
     for layer, size in zip(named, largest, strict=True):
         kernel, limit = kernels[layer], torch.finfo(kernels[layer].dtype)
         if not math.isfinite(size):
-            *_, left, right = _pairs(kernel, mode).isfinite().logical_not().nonzero()[0].tolist()
+            *_, left, right = (
+                _equal_output_entries(kernel, mode).isfinite().logical_not().nonzero()[0].tolist()
+            )
             for side, example in zip(sides, (left, right), strict=True):
                 _require_finite_gradients(recorder, side, example)
             raise _out_of_range(layer, kernel.dtype, f"above {limit.max:.1e}")
         if size > _FAR * limit.tiny or sides[0] is not sides[1]:
             continue
         own = _squared_gradient(recorder, sides[0], 0, recorder.ownership.layers[layer])
-        found = _pairs(kernel, mode)[..., 0, 0].double().sum()
+        found = _equal_output_entries(kernel, mode)[..., 0, 0].double().sum()
         if (own - found).abs() > recorder.tolerance * own:
             raise _out_of_range(layer, kernel.dtype, f"below {limit.tiny:.1e}")
 
 
-def _pairs(kernel: Tensor, mode: str) -> Float[Tensor, "*outputs n m"]:
+def _equal_output_entries(kernel: Tensor, mode: str) -> Float[Tensor, "*outputs n m"]:
     """Entries between equal outputs of two examples; for a full kernel a view of its diagonal."""
     return kernel.diagonal(dim1=1, dim2=3).movedim(2, 0) if mode == "full" else kernel
 
@@ -1093,7 +1097,7 @@ def _single_gradients(
 ) -> Iterator[dict[str, Tensor]]:
     """Gradients of every output of one example, by plain autograd."""
     (one,) = side.take(slice(example, example + 1))
-    outputs = recorder.outputs(one)
+    outputs = recorder.chosen_outputs(one)
     for value in outputs[0]:
         yield plain_gradients(value, recorder.ownership.parameters, keep=True)
 
@@ -1136,11 +1140,11 @@ def require_finite_gradients(finite: Bool[Tensor, " n"], examples: Sequence[int]
         )
 
 
-def not_followed(
+def cannot_split(
     cause: Cause, text: str, seen: Sequence[tuple[Batch, Tensor]] = ()
-) -> NotFollowedError:
+) -> CannotSplitError:
     """The error that makes the engine measure one example at a time."""
-    error = NotFollowedError(text)
+    error = CannotSplitError(text)
     error.cause, error.seen = cause, seen
     return error
 

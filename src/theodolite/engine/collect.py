@@ -32,7 +32,7 @@ from theodolite.engine.recorder import Use, pull_back
 from theodolite.engine.state import quiet_vmap, without_autocast
 from theodolite.errors import ShapeError
 
-Gradients = tuple[Tensor | None, ...]
+ResultGrads = tuple[Tensor | None, ...]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class BlockSizes:
     """Sizes that all factors of one block of examples share."""
 
     examples: int
-    outputs: int
+    output_count: int
     dtype: torch.dtype
     device: torch.device
     waiting_bytes: int = 2**26  # output gradients that are kept until they become gradients
@@ -66,17 +66,17 @@ class Collector(ABC):
 
     def __init__(self, group: ParameterGroup, sizes: BlockSizes) -> None:
         self.group, self.sizes = group, sizes
-        self._rows = slice(0, 0)
+        self._span = slice(0, 0)
         self._uses: Sequence[Use] = ()
 
-    def begin(self, rows: slice, uses: Sequence[Use]) -> None:
+    def begin(self, span: slice, uses: Sequence[Use]) -> None:
         """Keep what is needed from a forward pass over these examples of the block."""
         for use in uses:
-            use.require_unchanged()
-        self._rows, self._uses = rows, uses
+            use.require_not_overwritten()
+        self._span, self._uses = span, uses
 
     @abstractmethod
-    def add(self, output: int, gradients: Sequence[Gradients]) -> None:
+    def add(self, output: int, gradients: Sequence[ResultGrads]) -> None:
         """Take the gradients of one output at each use, for the current examples."""
 
     def add_joint(self, outputs: range, gradients: Sequence[tuple[Tensor, ...]]) -> None:
@@ -116,27 +116,27 @@ class _PositionCollector(Collector):
         super().__init__(group, sizes)
         self._output_grads: Tensor | None = None
 
-    def add(self, output: int, gradients: Sequence[Gradients]) -> None:
+    def add(self, output: int, gradients: Sequence[ResultGrads]) -> None:
         """Copy output gradients into place; this is their only copy."""
         output_grads = self._joined(gradients)
         if output_grads is None:
             return
         _, C, T = output_grads.shape
         if self._output_grads is None:
-            self._output_grads = self.sizes.zeros(self.sizes.outputs, C, T)
+            self._output_grads = self.sizes.zeros(self.sizes.output_count, C, T)
         self._output_grads = _padded(self._output_grads, 3, max(T, self._output_grads.shape[3]))
-        self._output_grads[self._rows, output, :, :T].copy_(output_grads)
+        self._output_grads[self._span, output, :, :T].copy_(output_grads)
 
-    def _joined(self, gradients: Sequence[Gradients]) -> Tensor | None:
+    def _joined(self, gradients: Sequence[ResultGrads]) -> Tensor | None:
         if all(given[0] is None for given in gradients):
             return None
         parts = []
         for use, (gradient,) in zip(self._uses, gradients, strict=True):
             assert isinstance(use.structure, (Outer, Lookup))
             if gradient is None:
-                shape, sizes = use.results[0], self.sizes
+                shape, sizes = use.result_shapes[0], self.sizes
                 gradient = torch.zeros(shape, dtype=sizes.dtype, device=sizes.device)
-            parts.append(use.structure.output_grads(gradient))
+            parts.append(use.structure.to_output_grads(gradient))
         return joined(parts, 2)
 
 
@@ -148,12 +148,12 @@ class LookupCollector(_PositionCollector):
         self._tokens: Tensor | None = None
         self._table = 0
 
-    def begin(self, rows: slice, uses: Sequence[Use]) -> None:
+    def begin(self, span: slice, uses: Sequence[Use]) -> None:
         """Keep the tokens; -1 is a position that does not exist."""
-        super().begin(rows, uses)
+        super().begin(span, uses)
         lookups = [use.structure for use in uses if isinstance(use.structure, Lookup)]
         tokens = joined([lookup.tokens for lookup in lookups], 1)
-        self._table = lookups[0].rows
+        self._table = lookups[0].table_length
         if self._tokens is None:
             shape = (self.sizes.examples, tokens.shape[1])
             self._tokens = torch.full(shape, -1, dtype=torch.long, device=tokens.device)
@@ -161,9 +161,9 @@ class LookupCollector(_PositionCollector):
         if missing > 0:
             filler = self._tokens.new_full((len(self._tokens), missing), -1)
             self._tokens = torch.cat([self._tokens, filler], 1)
-        self._tokens[rows, : tokens.shape[1]] = tokens
+        self._tokens[span, : tokens.shape[1]] = tokens
 
-    def _joined(self, gradients: Sequence[Gradients]) -> Tensor | None:
+    def _joined(self, gradients: Sequence[ResultGrads]) -> Tensor | None:
         output_grads = super()._joined(gradients)
         return (
             output_grads
@@ -198,23 +198,23 @@ class OuterCollector(_PositionCollector):
         self._route, self._stores_gradients = route, stores_gradients
         self._geometry: PatchGeometry | None = None
         self._inputs: Tensor | None = None  # inputs of all examples
-        self._now: Tensor  # inputs of the current examples
+        self._pass_inputs: Tensor  # inputs of the current examples
         self._gradients: list[Tensor] = []
         self._waiting: Tensor | None = None
         self._first = 0
 
-    def begin(self, rows: slice, uses: Sequence[Use]) -> None:
+    def begin(self, span: slice, uses: Sequence[Use]) -> None:
         """Keep the inputs, as images where patches can be cut from them later."""
-        super().begin(rows, uses)
+        super().begin(span, uses)
         structures = [use.structure for use in uses if isinstance(use.structure, Outer)]
         origin = uses[0].origin
         self._shape, self._transposed = tuple(origin.tensor.shape), structures[0].transposed
         inputs, self._geometry = _joined_inputs(structures)
-        self._now = scaled(inputs.to(self.sizes.dtype), origin.scale)
+        self._pass_inputs = scaled(inputs.to(self.sizes.dtype), origin.scale)
         if not self._stores_gradients:
-            self._keep(rows, self._now)
+            self._keep(self._pass_inputs)
 
-    def _keep(self, rows: slice, inputs: Tensor) -> None:
+    def _keep(self, inputs: Tensor) -> None:
         if inputs.shape[0] == self.sizes.examples:
             self._inputs = compact(inputs)
             return
@@ -227,9 +227,9 @@ class OuterCollector(_PositionCollector):
             )
         if self._geometry is None and inputs.shape[1] > self._inputs.shape[1]:
             self._inputs = _padded(self._inputs, 1, inputs.shape[1])
-        self._inputs[(rows, slice(0, inputs.shape[1]))] = inputs
+        self._inputs[(self._span, slice(0, inputs.shape[1]))] = inputs
 
-    def add(self, output: int, gradients: Sequence[Gradients]) -> None:
+    def add(self, output: int, gradients: Sequence[ResultGrads]) -> None:
         """Keep output gradients, or the gradients that they make with the inputs."""
         if not self._stores_gradients:
             super().add(output, gradients)
@@ -246,7 +246,7 @@ class OuterCollector(_PositionCollector):
             n, C, T = output_grads.shape
             size = n * C * T * self.sizes.dtype.itemsize
             waiting = self.sizes.waiting_bytes // max(1, size)
-            count = max(1, min(self.sizes.outputs - output, waiting))
+            count = max(1, min(self.sizes.output_count - output, waiting))
             self._first = output
             if count == 1:  # large ones are used at once, without a copy
                 self._waiting = self._own(output_grads.unsqueeze(1))
@@ -261,7 +261,7 @@ class OuterCollector(_PositionCollector):
         assert self._waiting is not None
         output_grads, self._waiting = self._waiting, None
         _, count, C, _ = output_grads.shape
-        target_rows = (self._rows, slice(self._first, self._first + count))
+        target_rows = (self._span, slice(self._first, self._first + count))
         number = 0
         for number, columns in enumerate(self._columns()):
             target = self._part(number, C, columns.shape[1])[target_rows]
@@ -282,7 +282,7 @@ class OuterCollector(_PositionCollector):
         if self._stores_gradients:
             self._waiting, self._first = self._own(output_grads), outputs.start
             self._form()
-        elif len(outputs) == self.sizes.outputs and len(output_grads) == self.sizes.examples:
+        elif len(outputs) == self.sizes.output_count and len(output_grads) == self.sizes.examples:
             self._output_grads = self._own(output_grads)
         else:
             self._place(outputs, output_grads)
@@ -292,28 +292,28 @@ class OuterCollector(_PositionCollector):
 
     def _place(self, outputs: range, output_grads: Tensor) -> None:
         if self._output_grads is None:
-            self._output_grads = self.sizes.zeros(self.sizes.outputs, *output_grads.shape[2:])
+            self._output_grads = self.sizes.zeros(self.sizes.output_count, *output_grads.shape[2:])
         length = output_grads.shape[3]
         longest = max(length, self._output_grads.shape[3])
         self._output_grads = _padded(self._output_grads, 3, longest)
-        self._output_grads[self._rows, outputs.start : outputs.stop, :, :length] = output_grads
+        self._output_grads[self._span, outputs.start : outputs.stop, :, :length] = output_grads
 
     def _part(self, number: int, rows: int, columns: int) -> Tensor:
         if len(self._gradients) == number:
-            self._gradients.append(self.sizes.zeros(self.sizes.outputs, rows, columns))
+            self._gradients.append(self.sizes.zeros(self.sizes.output_count, rows, columns))
         return self._gradients[number]
 
     def _columns(self) -> Iterable[Tensor]:
         if self._geometry is None:
-            return [self._now.transpose(1, 2)]
-        return self._geometry.column_parts(self._now)
+            return [self._pass_inputs.transpose(1, 2)]
+        return self._geometry.column_parts(self._pass_inputs)
 
     def end(self) -> None:
         """Release the pass and its inputs."""
         if self._waiting is not None:
             self._form()
         super().end()
-        del self._now
+        del self._pass_inputs
 
     def factors(self) -> OuterFactors | DenseFactors | None:
         """Inputs with output gradients, or gradients."""
@@ -344,9 +344,9 @@ def _joint_output_grads(structure: Outer, gradients: Tensor) -> Tensor:
     Those of the first output are mostly a view. All others have the same strides, so their places
     follow without a view for every output.
     """
-    first = structure.output_grads(gradients[0])
+    first = structure.to_output_grads(gradients[0])
     if first.untyped_storage().data_ptr() != gradients.untyped_storage().data_ptr():
-        return torch.stack([first, *(structure.output_grads(part) for part in gradients[1:])], 1)
+        return torch.stack([first, *(structure.to_output_grads(part) for part in gradients[1:])], 1)
     shape, steps = (len(gradients), *first.shape), (gradients.stride(0), *first.stride())
     return gradients.as_strided(shape, steps, first.storage_offset()).transpose(0, 1)
 
@@ -365,7 +365,7 @@ class DenseCollector(Collector):
         self._parameter = parameter
         self._gradients: Tensor | None = None
 
-    def add(self, output: int, gradients: Sequence[Gradients]) -> None:
+    def add(self, output: int, gradients: Sequence[ResultGrads]) -> None:
         """Add up the gradients of all uses."""
         for use, given in zip(self._uses, gradients, strict=True):
             if all(gradient is None for gradient in given):
@@ -373,11 +373,11 @@ class DenseCollector(Collector):
             limit = self.sizes.waiting_bytes
             rows = use_gradients(use, given, self._parameter, self.group.needs_pull_back, limit)
             rows = rows.reshape(len(rows), -1)  # scalars too
-            self._space(rows.shape[1])[self._rows, output] += rows.to(self.sizes.dtype)
+            self._space(rows.shape[1])[self._span, output] += rows.to(self.sizes.dtype)
 
     def _space(self, entries: int) -> Tensor:
         if self._gradients is None:
-            self._gradients = self.sizes.zeros(self.sizes.outputs, entries)
+            self._gradients = self.sizes.zeros(self.sizes.output_count, entries)
         return self._gradients
 
     def add_joint(self, outputs: range, gradients: Sequence[tuple[Tensor, ...]]) -> None:
@@ -392,7 +392,7 @@ class DenseCollector(Collector):
             rows = _joint_example_gradients(use.structure, given)
             rows = rows.reshape(*rows.shape[:2], -1).transpose(0, 1)
             rows = scaled(rows, use.origin.scale).to(self.sizes.dtype)
-            target = self._space(rows.shape[2])[self._rows, outputs.start : outputs.stop]
+            target = self._space(rows.shape[2])[self._span, outputs.start : outputs.stop]
             target.add_(rows)
 
     def put(self, example: int, output: int, gradient: Tensor) -> None:
@@ -408,8 +408,8 @@ class DenseCollector(Collector):
 
 def _joint_example_gradients(structure: Any, gradients: Tensor) -> Tensor:
     """Gradients of every example, (outputs, n, ...), from those of several outputs."""
-    if structure.joint is not None:
-        return structure.joint(gradients)
+    if structure.joint_example_gradients is not None:
+        return structure.joint_example_gradients(gradients)
     try:
         return quiet_vmap(structure.example_gradients)(gradients)
     except RuntimeError:  # an operation that cannot be vectorised
@@ -428,13 +428,13 @@ class MixedCollector(Collector):
         self._lookup = LookupCollector(group, sizes)
         self._is_outer: list[bool] = []
 
-    def begin(self, rows: slice, uses: Sequence[Use]) -> None:
+    def begin(self, span: slice, uses: Sequence[Use]) -> None:
         """Pass every use to the collector of its kind."""
         self._is_outer = [isinstance(use.structure, Outer) for use in uses]
-        self._outer.begin(rows, self._chosen(uses, True))
-        self._lookup.begin(rows, self._chosen(uses, False))
+        self._outer.begin(span, self._chosen(uses, True))
+        self._lookup.begin(span, self._chosen(uses, False))
 
-    def add(self, output: int, gradients: Sequence[Gradients]) -> None:
+    def add(self, output: int, gradients: Sequence[ResultGrads]) -> None:
         """Pass every gradient to the collector of its kind."""
         self._outer.add(output, self._chosen(gradients, True))
         self._lookup.add(output, self._chosen(gradients, False))
@@ -490,7 +490,7 @@ def use_gradients(
         torch.zeros(shape, dtype=origin.tensor.dtype, device=device)
         if gradient is None
         else gradient
-        for gradient, shape in zip(given, use.results, strict=True)
+        for gradient, shape in zip(given, use.result_shapes, strict=True)
     )
     example_gradients: Callable[[Any], Tensor] = structure.example_gradients
     rows = example_gradients(filled if len(filled) > 1 else filled[0])
@@ -511,13 +511,10 @@ def _own_part(use: Use, structure: Dense, rows: Tensor, index: int, parameter: T
     return pull_back(use.origin, parameter, full.unsqueeze(0))
 
 
-Arrived = Sequence[tuple[Tensor | None, ...]]
-
-
 def loss_factors(
     groups: Sequence[ParameterGroup],
     uses: Sequence[Use],
-    arrived: Arrived,
+    arrived: Sequence[ResultGrads],
     parameters: dict[str, torch.nn.Parameter],
 ) -> Iterator[Factors]:
     """Factors of the gradients of one number per example, for every group with gradients.
@@ -537,7 +534,7 @@ def loss_factors(
         if not chosen:
             continue
         for use, _ in chosen:
-            use.require_unchanged()
+            use.require_not_overwritten()
         yield _loss_factors(group, chosen, parameters[group.parameter])
 
 
@@ -568,7 +565,7 @@ def _outer(group: ParameterGroup, chosen: Chosen) -> OuterFactors:
         assert isinstance(use.structure, Outer)
         assert gradient is not None
         structures.append(use.structure)
-        output_grads.append(use.structure.output_grads(gradient))
+        output_grads.append(use.structure.to_output_grads(gradient))
     origin = chosen[0][0].origin
     inputs, geometry = _joined_inputs(structures)
     return OuterFactors(
@@ -588,8 +585,8 @@ def _lookup(group: ParameterGroup, chosen: Chosen) -> LookupFactors:
         assert isinstance(use.structure, Lookup)
         assert gradient is not None
         tokens.append(use.structure.tokens)
-        output_grads.append(use.structure.output_grads(gradient))
+        output_grads.append(use.structure.to_output_grads(gradient))
     first, origin = chosen[0][0].structure, chosen[0][0].origin
     assert isinstance(first, Lookup)
     grads = scaled(joined(output_grads, 2), origin.scale).unsqueeze(1)
-    return LookupFactors(group.parameters, joined(tokens, 1), grads, first.rows)
+    return LookupFactors(group.parameters, joined(tokens, 1), grads, first.table_length)

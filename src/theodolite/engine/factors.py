@@ -27,9 +27,8 @@ from torch import Tensor
 
 from theodolite.engine.patches import PatchGeometry
 from theodolite.engine.plan import Route
-from theodolite.engine.state import coarse_arithmetic
+from theodolite.engine.state import HALF, coarse_arithmetic
 
-_HALF = (torch.float16, torch.bfloat16)
 # Multiply-adds in the time of writing and reading an entry of a gradient a few times.
 _PRODUCTS_PER_ENTRY = 32
 # If the largest square is in this range, float32 holds it and, to full accuracy, those of much
@@ -37,12 +36,12 @@ _PRODUCTS_PER_ENTRY = 32
 _SQUARES_FIT = (1e-24, 1e30)
 
 
-Rows = slice | list[int] | Int[Tensor, " m"]
+Examples = slice | list[int] | Int[Tensor, " m"]
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype of products and sums: at least float32."""
-    return torch.float32 if dtype in _HALF else dtype
+    return torch.float32 if dtype in HALF else dtype
 
 
 def joined(parts: Sequence[Tensor], axis: int) -> Tensor:
@@ -92,7 +91,7 @@ class Factors(ABC):
 
     @property
     @abstractmethod
-    def outputs(self) -> int:
+    def output_count(self) -> int:
         """The number of outputs c."""
 
     @property
@@ -106,7 +105,7 @@ class Factors(ABC):
         """Bytes of intermediate results for one example."""
 
     @abstractmethod
-    def __getitem__(self, rows: Rows) -> "Factors": ...
+    def __getitem__(self, examples: Examples) -> "Factors": ...
 
     @abstractmethod
     def pieces(self) -> list[Float[Tensor, "n c _"]]:
@@ -136,11 +135,11 @@ class Factors(ABC):
         """
         pieces, found = self.pieces(), []
         if weights is None:
-            weights = pieces[0].new_ones(len(self), self.outputs)
+            weights = pieces[0].new_ones(len(self), self.output_count)
         weights = weights.to(pieces[0])
         for some in _equal_ranges(ranges):
             rows, count = _examples_of(ranges[some]), some.stop - some.start
-            size = (rows.stop - rows.start) // count * self.outputs
+            size = (rows.stop - rows.start) // count * self.output_count
             left = weights[rows].reshape(count, 1, size)
             parts = [torch.bmm(left, p[rows].reshape(count, size, p.shape[2])) for p in pieces]
             found.append(joined(parts, 2).squeeze(1))
@@ -175,7 +174,7 @@ class DenseFactors(Factors):
         return len(self._pieces[0])
 
     @property
-    def outputs(self) -> int:
+    def output_count(self) -> int:
         """The number of outputs c."""
         return self._pieces[0].shape[1]
 
@@ -187,10 +186,10 @@ class DenseFactors(Factors):
     @property
     def working_bytes(self) -> int:
         """Bytes of intermediate results for one example: squares."""
-        return self.entries * self.outputs * self._pieces[0].element_size()
+        return self.entries * self.output_count * self._pieces[0].element_size()
 
-    def __getitem__(self, rows: Rows) -> "DenseFactors":
-        return DenseFactors(self.names, [piece[rows] for piece in self._pieces], self._shape)
+    def __getitem__(self, examples: Examples) -> "DenseFactors":
+        return DenseFactors(self.names, [piece[examples] for piece in self._pieces], self._shape)
 
     def pieces(self) -> list[Float[Tensor, "n c _"]]:
         """The gradients in pieces side by side, at least in float32."""
@@ -216,7 +215,7 @@ class PositionFactors(Factors):
         return len(self.output_grads)
 
     @property
-    def outputs(self) -> int:
+    def output_count(self) -> int:
         """The number of outputs c."""
         return self.output_grads.shape[1]
 
@@ -283,17 +282,17 @@ class OuterFactors(PositionFactors):
         """Bytes of patches, and of Gram matrices over positions or of gradients."""
         T, D, C = self.positions, self.columns, self.output_grads.shape[2]
         patches = T * D if self.geometry is not None else 0
-        if self._forms_gradients:
-            numbers = self.outputs * C * D
+        if self._gradients_are_cheaper:
+            numbers = self.output_count * C * D
         else:
-            numbers = T * T * (1 + self.outputs) + self.outputs * T * C
+            numbers = T * T * (1 + self.output_count) + self.output_count * T * C
         return (patches + numbers) * wide_dtype(self.output_grads.dtype).itemsize
 
-    def __getitem__(self, rows: Rows) -> "OuterFactors":
+    def __getitem__(self, examples: Examples) -> "OuterFactors":
         return OuterFactors(
             self.names,
-            self.inputs[rows],
-            self.output_grads[rows],
+            self.inputs[examples],
+            self.output_grads[examples],
             geometry=self.geometry,
             shape=self.shape,
             transposed=self.transposed,
@@ -301,8 +300,8 @@ class OuterFactors(PositionFactors):
         )
 
     @cached_property
-    def _forms_gradients(self) -> bool:
-        return forms_gradients(self.positions, self.output_grads.shape[2], self.columns)
+    def _gradients_are_cheaper(self) -> bool:
+        return gradients_are_cheaper(self.positions, self.output_grads.shape[2], self.columns)
 
     @cached_property
     def a(self) -> Float[Tensor, "n T D"]:
@@ -310,11 +309,11 @@ class OuterFactors(PositionFactors):
         inputs = self.inputs.to(wide_dtype(self.output_grads.dtype))
         if self.geometry is None:
             return inputs
-        return self.geometry.patch_views(inputs, examples_inside=not self._forms_gradients)
+        return self.geometry.patch_views(inputs, examples_inside=not self._gradients_are_cheaper)
 
     def _product_precision(self) -> AbstractContextManager[None]:
         """Tensor cores (TF32) for factors in half precision, which these multiply exactly."""
-        if self.output_grads.dtype in _HALF and self.inputs.dtype in _HALF:
+        if self.output_grads.dtype in HALF and self.inputs.dtype in HALF:
             return coarse_arithmetic(self.output_grads.device)
         return nullcontext()
 
@@ -342,7 +341,7 @@ class OuterFactors(PositionFactors):
 
     def squared_norms(self) -> Float[Tensor, "n c"]:
         """Squared norms from Gram matrices over positions, if these cost less than gradients."""
-        if self._forms_gradients:
+        if self._gradients_are_cheaper:
             return super().squared_norms()
         b = self.b
         if self.positions == 1:
@@ -359,13 +358,13 @@ class OuterFactors(PositionFactors):
         self, ranges: Sequence[slice], weights: Float[Tensor, "n c"] | None = None
     ) -> Float[Tensor, "s p"]:
         """Sums from one product over examples and positions, or from gradients if formed."""
-        if self._forms_gradients:
+        if self._gradients_are_cheaper:
             return super().weighted_sums(ranges, weights)
         b = self.b
         precision = nullcontext() if weights is not None else self._product_precision()
         if weights is not None:
             b = b * weights.to(b)[:, :, None, None]
-        b = b.sum(1) if self.outputs > 1 else b.squeeze(1)
+        b = b.sum(1) if self.output_count > 1 else b.squeeze(1)
         C, D = b.shape[1], self.columns
         sums = b.new_empty(len(ranges), self.entries)
         matrices = torch.unflatten(sums[:, : C * D], 1, (C, D))
@@ -408,7 +407,7 @@ def _examples_of(ranges: Sequence[slice]) -> slice:
     return slice(ranges[0].start, ranges[-1].stop)
 
 
-def forms_gradients(positions: int, rows: int, columns: int) -> bool:
+def gradients_are_cheaper(positions: int, rows: int, columns: int) -> bool:
     """Whether gradients (written, read and squared) cost less than Gram matrices over positions."""
     products = positions * positions * (rows + columns)
     return positions > 1 and products >= _PRODUCTS_PER_ENTRY * rows * columns
@@ -435,7 +434,7 @@ class LookupFactors(PositionFactors):
         rows: int,
     ) -> None:
         self.names, self.tokens, self.output_grads = names, tokens, output_grads
-        self.rows = rows
+        self.table_length = rows
 
     @property
     def width(self) -> int:
@@ -445,21 +444,25 @@ class LookupFactors(PositionFactors):
     @property
     def entries(self) -> int:
         """The number of entries p of one gradient."""
-        return self.rows * self.width
+        return self.table_length * self.width
 
     @property
     def working_bytes(self) -> int:
         """Bytes of products over pairs of positions."""
         T = self.positions
-        return T * T * (1 + self.outputs) * wide_dtype(self.output_grads.dtype).itemsize
+        return T * T * (1 + self.output_count) * wide_dtype(self.output_grads.dtype).itemsize
 
-    def __getitem__(self, rows: Rows) -> "LookupFactors":
-        return LookupFactors(self.names, self.tokens[rows], self.output_grads[rows], self.rows)
+    def __getitem__(self, examples: Examples) -> "LookupFactors":
+        return LookupFactors(
+            self.names, self.tokens[examples], self.output_grads[examples], self.table_length
+        )
 
     def pieces(self) -> list[Float[Tensor, "n c _"]]:
         """Output gradients added into the rows of their tokens, one table per example."""
-        table = self.b.new_zeros(len(self), self.outputs, self.rows, self.width)
-        index = self.tokens.clamp(min=0)[:, None, :, None].expand(-1, self.outputs, -1, self.width)
+        table = self.b.new_zeros(len(self), self.output_count, self.table_length, self.width)
+        index = self.tokens.clamp(min=0)[:, None, :, None].expand(
+            -1, self.output_count, -1, self.width
+        )
         return [table.scatter_add_(2, index, self.b.mT).flatten(2)]
 
     def squared_norms(self) -> Float[Tensor, "n c"]:
@@ -472,7 +475,7 @@ class LookupFactors(PositionFactors):
         self, ranges: Sequence[slice], weights: Float[Tensor, "n c"] | None = None
     ) -> Float[Tensor, "s p"]:
         """Output gradients added into the rows of their tokens."""
-        sums = self.b.new_zeros(len(ranges), self.rows, self.width)
+        sums = self.b.new_zeros(len(ranges), self.table_length, self.width)
         self.add_sums(sums, ranges, weights)
         return sums.flatten(1)
 
@@ -488,7 +491,7 @@ class LookupFactors(PositionFactors):
 
     def unpack(self, vector: Float[Tensor, " p"]) -> dict[str, Tensor]:
         """The table."""
-        return {self.names[0]: vector.view(self.rows, self.width)}
+        return {self.names[0]: vector.view(self.table_length, self.width)}
 
 
 @final
@@ -508,9 +511,9 @@ class MixedFactors(Factors):
         return len(self.lookup)
 
     @property
-    def outputs(self) -> int:
+    def output_count(self) -> int:
         """The number of outputs c."""
-        return self.lookup.outputs
+        return self.lookup.output_count
 
     @property
     def entries(self) -> int:
@@ -521,11 +524,11 @@ class MixedFactors(Factors):
     def working_bytes(self) -> int:
         """Bytes of both kinds, and of the products between them."""
         size = wide_dtype(self.lookup.output_grads.dtype).itemsize
-        between = 2 * self.outputs * self.lookup.positions * self.outer.positions * size
+        between = 2 * self.output_count * self.lookup.positions * self.outer.positions * size
         return self.outer.working_bytes + self.lookup.working_bytes + between
 
-    def __getitem__(self, rows: Rows) -> "MixedFactors":
-        return MixedFactors(self.outer[rows], self.lookup[rows])
+    def __getitem__(self, examples: Examples) -> "MixedFactors":
+        return MixedFactors(self.outer[examples], self.lookup[examples])
 
     def pieces(self) -> list[Float[Tensor, "n c _"]]:
         """Gradients of both uses, added."""
@@ -535,7 +538,7 @@ class MixedFactors(Factors):
         """The squared norms of both, and twice their inner product, position by position."""
         b = self.outer.b  # (n, c, rows, U)
         tokens = self.lookup.tokens.clamp(min=0)
-        index = tokens[:, None, :, None].expand(-1, self.outputs, -1, b.shape[3])
+        index = tokens[:, None, :, None].expand(-1, self.output_count, -1, b.shape[3])
         products = self.lookup.b.mT @ self.outer.a.mT.unsqueeze(1)  # (n, c, T, U)
         cross = (products * b.gather(2, index)).sum((2, 3), dtype=torch.float64)
         return self.outer.squared_norms() + self.lookup.squared_norms() + 2 * cross
@@ -545,7 +548,7 @@ class MixedFactors(Factors):
     ) -> Float[Tensor, "s p"]:
         """Sums of the products, with the rows of tokens added to them."""
         sums = self.outer.weighted_sums(ranges, weights)
-        self.lookup.add_sums(sums.view(len(sums), self.lookup.rows, -1), ranges, weights)
+        self.lookup.add_sums(sums.view(len(sums), self.lookup.table_length, -1), ranges, weights)
         return sums
 
     def unpack(self, vector: Float[Tensor, " p"]) -> dict[str, Tensor]:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from theodolite.checks import require_choice, size_in_bytes
 from theodolite.engine.batches import BATCH_SIZE, Batch, iterate_batches
-from theodolite.engine.calls import NotFollowedError, has_storage
+from theodolite.engine.calls import CannotSplitError, has_storage
 from theodolite.engine.check import (
     Cause,
     Check,
@@ -27,7 +27,7 @@ from theodolite.engine.check import (
     Comparison,
     ExampleCheck,
     SuspectCalls,
-    not_followed,
+    cannot_split,
     require_check,
     require_finite,
 )
@@ -42,13 +42,14 @@ from theodolite.engine.inputs import fitted_batches, require_model
 from theodolite.engine.layers import LayerMapping, Layers, layers_text, select_layers, unwrap
 from theodolite.engine.one_by_one import (
     require_same_one_by_one,
+    require_same_outputs_again,
     require_single_examples,
-    require_unchanged,
 )
 from theodolite.engine.positions import AtPositions
 from theodolite.engine.readouts import main_tensor
 from theodolite.engine.state import (
     DEFAULT_MEMORY_LIMIT,
+    HALF,
     exact_arithmetic,
     limited_memory,
     model_device,
@@ -116,7 +117,7 @@ def pooled(
         return pool.read(values, positions, channels_first=gives_channels_first(module))
     if values.is_nested:
         values, mask = _padded_rows(values)
-    if values.dtype in (torch.float16, torch.bfloat16) or not values.is_floating_point():
+    if values.dtype in HALF or not values.is_floating_point():
         values = values.float()
     if callable(pool):
         return pool(values).flatten(1)
@@ -284,7 +285,7 @@ class FeatureReader:
         self.output_reader: OutputReader | None = None
         self.outputs: list[Tensor] = []
         self.may_drop_layers = False  # whether to leave out layers that run for some examples only
-        self._check = ExampleCheck(check)
+        self._checker = ExampleCheck(check)
         self._fallback: Checked | None = None  # why examples run one at a time
         self._start = 0  # index of the first example of the next batch
         self._takes_gradients = False  # whether the forward pass takes gradients itself
@@ -316,20 +317,22 @@ class FeatureReader:
         if self._fallback is not None:
             return self._one_by_one(batch, examples)
         watch = SuspectCalls(len(batch))
-        with watch if self._check.check else nullcontext():
+        with watch if self._checker.mode else nullcontext():
             found = self._pass(batch)
-        if not self._check.check:
+        if not self._checker.mode:
             return self._rows_of_pass(batch, found)
         for rows in found.rows.values():
             if len(rows) == len(batch):
                 require_finite(self.model, rows, batch, examples)
         try:
             self._check_rows(batch, found, watch)
-        except NotFollowedError as error:
-            self._fallback = self._check.summary(error)
+        except CannotSplitError as error:
+            self._fallback = self._checker.summary(error)
             require_same_one_by_one(self.model, self._output_rows, [batch])
             then = self._rows_returned(found.returned, batch)
-            require_unchanged([(self._output_rows(batch), then)], watch.rounding.tolerance())
+            require_same_outputs_again(
+                [(self._output_rows(batch), then)], watch.rounding.tolerance()
+            )
             whole = {name for name, rows in found.rows.items() if len(rows) == len(batch)}
             return self._one_by_one(batch, examples, whole)
         return self._rows_of_pass(batch, found)
@@ -338,17 +341,17 @@ class FeatureReader:
         """Check that rows are the same for single examples and in other batches.
 
         Raises:
-            NotFollowedError: If a layer gives an example different features.
+            CannotSplitError: If a layer gives an example different features.
         """
         watch.rounding.add(list(found.rows.values()))
-        check, tolerance = self._check, watch.rounding.tolerance()
-        singles = check.single_rows(len(batch))
-        is_due = check.is_due(watch.names)
+        checker, tolerance = self._checker, watch.rounding.tolerance()
+        singles = checker.draw_single_rows(len(batch))
+        is_due = checker.draw_whether_due(watch.names)
         singles = singles if watch.names else singles[:1]
-        if check.every or len(batch) == 1:
+        if checker.every or len(batch) == 1:
             singles = []  # single examples are among the reruns
-        check.single_examples += len(singles)
-        reruns = check.reruns(len(batch), singles[0] if singles else None) if is_due else []
+        checker.single_examples += len(singles)
+        reruns = checker.draw_reruns(len(batch), singles[0] if singles else None) if is_due else []
         singles = singles[1:] if is_due else singles
         for part in [*([row] for row in singles), *reversed(reruns)]:
             cause = Cause.SINGLE_EXAMPLE if len(part) == 1 else Cause.OTHER_BATCH
@@ -361,7 +364,7 @@ class FeatureReader:
                 compared.add_rows(name, other, rows[part], whole=rows)
             wrong = compared.first_above(tolerance)
             if wrong is not None:
-                raise not_followed(
+                raise cannot_split(
                     cause,
                     f"layer {wrong[0]!r} gives an example other features if the other examples of "
                     "its batch change",
@@ -485,7 +488,7 @@ class FeatureReader:
     @property
     def checked(self) -> Checked:
         """How examples were measured, and what was checked."""
-        return self._check.summary() if self._fallback is None else self._fallback
+        return self._checker.summary() if self._fallback is None else self._fallback
 
     def read_at(self) -> dict[str, str]:
         """Layer -> the place where it is read, in words."""

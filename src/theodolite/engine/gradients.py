@@ -51,8 +51,8 @@ from theodolite.engine.layers import (
     unwrap,
 )
 from theodolite.engine.one_by_one import (
+    require_same_outputs_again,
     require_sound_fallback,
-    require_unchanged,
     tried_in_batches,
 )
 from theodolite.engine.plan import ParameterGroup, group_parameters
@@ -357,7 +357,7 @@ def gradient_sums(
     with untouched(plain), exact_arithmetic(device):
         work, error = tried_in_batches(plain, [data], lambda: accumulate(one_by_one=False))
         assert recorder is not None
-        checked = recorder.check.summary(error)
+        checked = recorder.checker.summary(error)
         failed = processes.gather(None if error is None else checked)
         checked = next((other for other in failed if other is not None), checked)
         if not checked.batched:  # in this process or in another one
@@ -373,7 +373,7 @@ def _require_sound_fallback(
     recorder: ModelRecorder, loss: BatchLoss, data: Batch, error: Exception | None
 ) -> None:
     def measure(one: Batch) -> None:
-        single = replace(recorder, check=ExampleCheck("every"))
+        single = replace(recorder, checker=ExampleCheck("every"))
         label = torch.zeros(1, dtype=torch.long)
         GradientAccumulation(single, loss, label, False).accumulate(one, 1)
 
@@ -770,7 +770,7 @@ class GradientAccumulation:
         """Process the batches of this process, and check them as the recorder's check requires.
 
         Raises:
-            NotFollowedError: If the gradients of a batch cannot be divided among its examples.
+            CannotSplitError: If the gradients of a batch cannot be divided among its examples.
             CaptureError: If an example of the first batch has different outputs after the last one.
         """
         own, device = self._own(), self._squares.device
@@ -792,7 +792,9 @@ class GradientAccumulation:
                 self.progress(share, f"examples {span.start} to {span.stop - 1}")
         if self._sentinel is not None and len(self._losses) > 1:
             one, then = self._sentinel
-            require_unchanged([(self._recorder.values(one), then)], self._recorder.tolerance)
+            require_same_outputs_again(
+                [(self._recorder.chosen_values(one), then)], self._recorder.tolerance
+            )
 
     def _own(self) -> slice:
         """Examples, in class order, that this process measures: whole classes, about its share."""
@@ -834,7 +836,7 @@ class GradientAccumulation:
             self._sentinel = batch.take([run.single.row]), run.single.outputs.detach()
         require_finite(self._recorder.model, losses, batch, examples)
         self._losses.append(losses.detach())
-        is_due = self._recorder.check.is_due(run.suspects)
+        is_due = self._recorder.checker.draw_whether_due(run.suspects)
         edges = [get_gradient_edge(run.outputs), *run.edges()]
         arrived: list[Tensor | None] = list(
             torch.autograd.grad(losses.sum(), edges, retain_graph=is_due, allow_unused=True)
@@ -853,19 +855,19 @@ class GradientAccumulation:
         self, run: ForwardRun, batch: Batch, start: int, arrived: list[Tensor | None]
     ) -> tuple[CheckedBatch, Float[Tensor, " m"]]:
         """Check rows and loss; return the checked batch and the weights of its rerun examples."""
-        recorder, output_gradient = self._recorder, arrived[0]
-        assert output_gradient is not None
+        recorder, seed = self._recorder, arrived[0]
+        assert seed is not None
         assert run.losses is not None
-        weights = recorder.check.example_weights(output_gradient)
-        check_rows(recorder, run, RowWeights(output_gradient, weights), arrived[1:])
+        weights = recorder.checker.draw_example_weights(seed)
+        check_rows(recorder, run, RowWeights(seed, weights), arrived[1:])
         single = None if run.single is None else run.single.row
-        reruns = recorder.check.reruns(len(batch), single)
+        reruns = recorder.checker.draw_reruns(len(batch), single)
         rows = torch.tensor([row for part in reruns for row in part], device=weights.device)
-        weights, wanted = weights[rows], output_gradient[rows]
+        weights, wanted = weights[rows], seed[rows]
         checked_batch = CheckedBatch(
             batch, start, run.outputs.detach(), reruns, wanted * weights[:, None], single=run.single
         )
-        check_loss(recorder, self._loss, checked_batch, run.losses.detach(), output_gradient)
+        check_loss(recorder, self._loss, checked_batch, run.losses.detach(), seed)
         return checked_batch, weights
 
     def _compare(
@@ -916,7 +918,7 @@ class GradientAccumulation:
 
     def _add_single(self, batch: Batch, start: int) -> None:
         """Process one example by plain autograd."""
-        outputs = self._recorder.run_plainly(batch)
+        outputs = self._recorder.usable_outputs(batch)
         losses = self._loss(outputs, batch)
         self._losses.append(losses.detach())
         parameters = self._recorder.ownership.parameters

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from theodolite.engine.calls import NotFollowedError
+from theodolite.engine.calls import CannotSplitError
 from theodolite.engine.check import (
     Checked,
     CheckedBatch,
@@ -27,7 +27,7 @@ from theodolite.engine.check import (
     plain_gradients,
     require_finite,
     require_finite_gradients,
-    with_groups,
+    with_group_norms,
 )
 from theodolite.engine.collect import (
     BlockSizes,
@@ -140,7 +140,7 @@ class KernelEngine:
     @property
     def checked(self) -> Checked:
         """How examples are measured, and what was checked."""
-        return self.recorder.check.summary() if self.fallback is None else self.fallback
+        return self.recorder.checker.summary() if self.fallback is None else self.fallback
 
     @property
     def output_count(self) -> int:
@@ -275,13 +275,13 @@ class KernelEngine:
             rows = slice(start, start + len(batch))
             first = block.span.start + start
             run = self.recorder.run(batch, examples=range(first, first + len(batch)))
-            check = self.recorder.check
-            row_weights = check.row_weights(run, first)
+            checker = self.recorder.checker
+            row_weights = checker.draw_row_weights(run, first)
             _add_passes(
                 self.recorder, collectors, plan, run, rows, row_weights, weights is not None
             )
             if row_weights is not None:
-                checked_batches.append(check.checked_batch(self.recorder, run, batch, first))
+                checked_batches.append(checker.checked_batch(self.recorder, run, batch, first))
             if weights is not None:
                 output_weights = weights[rows].to(run.outputs.dtype)
                 add_gradients(total, plain_gradients(run.outputs, parameters, output_weights))
@@ -295,7 +295,7 @@ class KernelEngine:
         for one in checked_batches:
             first = one.start - block.span.start
             own = [part[first : first + len(one.batch)] for part in hidden]
-            compared.append(with_groups(one, own, self.mode, plan.tile_bytes))
+            compared.append(with_group_norms(one, own, self.mode, plan.tile_bytes))
         return Collected(block.span, factors, values, total, compared)
 
     def _collect_one_by_one(
@@ -310,7 +310,7 @@ class KernelEngine:
         rows: list[Tensor] = []
         singles = (b.take(slice(k, k + 1)) for b in block.batches for k in range(len(b)))
         for example, single in enumerate(singles):
-            outputs = self.recorder.run_plainly(single)
+            outputs = self.recorder.usable_outputs(single)
             for output in range(self.output_count):
                 keep = output + 1 < self.output_count
                 found = plain_gradients(outputs[0, output], parameters, keep=keep)
@@ -417,14 +417,14 @@ def prepare(
     recorder = ModelRecorder(inner, ownership, readout, choice, ExampleCheck(options.check))
     example = 0
     if fallback is None and options.check:
-        example = recorder.check.single_rows(len(data.batches[0]))[0]
+        example = recorder.checker.draw_single_rows(len(data.batches[0]))[0]
     probe = data.batches[0].take(slice(example, example + 1))
     if fallback is None:
         require_real(ownership)
         single_run = recorder.run_single(probe, example if options.check else None)
         groups = group_parameters(single_run.uses, ownership)
     else:
-        single_run = ForwardRun(recorder.run_plainly(probe), [], 0)
+        single_run = ForwardRun(recorder.usable_outputs(probe), [], 0)
         groups = dense_groups([], ownership.parameters)
         options = replace(options, batch_size=1)
         require_finite(inner, single_run.outputs, probe, [example])
@@ -497,7 +497,7 @@ def _add_joint_passes(
         if row_weights is not None:
             second = [gradients[-1] for gradients in arrived]
             arrived = [gradients[:-1] for gradients in arrived]
-            first = [_weighted(row_weights.output_gradient[0], part) for part in arrived]
+            first = [_weighted(row_weights.seed[0], part) for part in arrived]
             compare_rows(recorder, run.calls(wanted), first, second, row_weights)
         by_use = run.by_use(arrived, wanted)
         together = [tuple(part for part in use if part is not None) for use in by_use]
@@ -535,7 +535,7 @@ def _outputs_per_pass(plan: Plan, run: ForwardRun) -> int:
 
 def _require_same_calls(plan: Plan, run: ForwardRun) -> None:
     if len(run.uses) != plan.use_count:
-        raise NotFollowedError(
+        raise CannotSplitError(
             f"model: expected the same {plan.use_count} uses of parameters for all examples, got "
             f"{len(run.uses)}: the calls of the model depend on the data"
         )

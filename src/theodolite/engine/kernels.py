@@ -327,7 +327,7 @@ def _computed(
     if reason is None:
         assert answer is not None
         return answer
-    check = ExampleCheck(options.check) if recorder is None else recorder.check
+    check = ExampleCheck(options.check) if recorder is None else recorder.checker
     engine = prepare(model, data, options, check.summary(reason))
 
     def measure(one: Batch) -> None:

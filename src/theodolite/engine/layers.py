@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from theodolite.engine.calls import NotFollowedError
+from theodolite.engine.calls import CannotSplitError
 from theodolite.engine.state import parameters_of
 from theodolite.errors import DomainError, UnknownNameError
 
@@ -134,11 +134,11 @@ def require_real(ownership: Ownership) -> None:
     """Check that all parameters are real.
 
     Raises:
-        NotFollowedError: If one is complex.
+        CannotSplitError: If one is complex.
     """
     for name, parameter in ownership.parameters.items():
         if parameter.is_complex():
-            raise NotFollowedError(
+            raise CannotSplitError(
                 f"parameter {name!r} is complex, its gradients are pairs of numbers"
             )
 

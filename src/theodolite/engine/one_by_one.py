@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from theodolite.engine.batches import Batch
-from theodolite.engine.calls import DisagreementError, NotFollowedError
+from theodolite.engine.calls import CannotSplitError, WrongGradientError
 from theodolite.engine.check import Comparison, SuspectCalls
 from theodolite.engine.state import (
     evaluating,
@@ -86,19 +86,19 @@ def require_sound_fallback(
             wrong for a single example.
     """
     failed = [] if recorder.batch is None else [recorder.batch]
-    require_same_one_by_one(recorder.model, recorder.model_outputs, [*failed, *batches])
-    if isinstance(error, NotFollowedError):
-        pairs = [(recorder.values(batch), then) for batch, then in error.seen]
-        require_unchanged(pairs, recorder.tolerance)
-    if not isinstance(error, DisagreementError):
+    require_same_one_by_one(recorder.model, recorder.all_values, [*failed, *batches])
+    if isinstance(error, CannotSplitError):
+        pairs = [(recorder.chosen_values(batch), then) for batch, then in error.seen]
+        require_same_outputs_again(pairs, recorder.tolerance)
+    if not isinstance(error, WrongGradientError):
         return
     for one in singles:  # if these agree, only the division of the batch was wrong
         try:
             measure(one)
-        except DisagreementError as wrong:
+        except WrongGradientError as wrong:
             functions = sorted({use.function for use in recorder.run(one).uses})
             raise CaptureError(f"{wrong}; {recorder.wrong_rule(functions)}") from wrong
-        except NotFollowedError:
+        except CannotSplitError:
             continue  # rounding of what vanishes
 
 
@@ -108,7 +108,7 @@ def can_run_one_by_one(error: Exception) -> bool:
     This includes failures of the engine itself, because plain autograd does not need the engine.
     Errors of the model or of the user's functions occur again.
     """
-    if isinstance(error, NotFollowedError):
+    if isinstance(error, CannotSplitError):
         return True
     ours = isinstance(error, TheodoliteError | torch.OutOfMemoryError)
     kinds = (RuntimeError, IndexError, NotImplementedError, AssertionError)
@@ -189,7 +189,7 @@ def require_same_one_by_one(
             raise why_outputs_differ(model, outputs, batch, found[1], watch.rounding.tolerance())
 
 
-def require_unchanged(pairs: Iterable[tuple[Tensor, Tensor]], tolerance: float) -> None:
+def require_same_outputs_again(pairs: Iterable[tuple[Tensor, Tensor]], tolerance: float) -> None:
     """Check that batches after a failure still give the same numbers.
 
     Args:

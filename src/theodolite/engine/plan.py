@@ -139,7 +139,7 @@ def dense_groups(uses: list[Use], parameters: Mapping[str, Tensor]) -> list[Para
 
 
 def _calls(group: ParameterGroup, uses: list[Use]) -> tuple[int, ...]:
-    return tuple(uses[index].call for index in group.uses)
+    return tuple(uses[index].call_number for index in group.uses)
 
 
 def _is_bias(group: ParameterGroup, uses: list[Use]) -> bool:
@@ -148,7 +148,7 @@ def _is_bias(group: ParameterGroup, uses: list[Use]) -> bool:
     chosen = [uses[index] for index in group.uses]
     return all(
         isinstance(use.structure, Dense)
-        and use.structure.output_grads is not None
+        and use.structure.to_output_grads is not None
         and use.origin.scale == 1.0
         for use in chosen
     )

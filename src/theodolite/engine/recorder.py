@@ -25,8 +25,8 @@ from theodolite.engine.calls import (
     PLAIN,
     Axis,
     Call,
+    CannotSplitError,
     Lookup,
-    NotFollowedError,
     Outer,
     Structure,
     find_axis,
@@ -156,14 +156,14 @@ class CallTensors:
             self.axes[index] = find_axis(singles[index], tensors[index], examples, row)
         found = [*self.axes.values()]
         for tensor, axis in zip(tensors, found, strict=True):
-            if axis is not None and not _fits(tensor, examples, axis):
-                raise NotFollowedError(
+            if axis is not None and not _fits_axis(tensor, examples, axis):
+                raise CannotSplitError(
                     f"{self.function}: the axis of examples is another one in some batches"
                 )
         return found
 
 
-def _fits(tensor: Tensor, examples: int, axis: Axis) -> bool:
+def _fits_axis(tensor: Tensor, examples: int, axis: Axis) -> bool:
     if tensor.is_nested:
         return True
     return axis.index < tensor.dim() and tensor.shape[axis.index] % examples == 0
@@ -177,25 +177,25 @@ class Use:
         origin: The used tensor and the parameters that it is computed from.
         structure: How gradients of the call's result become gradients of examples.
         edges: Where the gradients of the call's results arrive.
-        results: Shapes of these results; empty for nested tensors.
+        result_shapes: Shapes of these results; empty for nested tensors.
         function: Name of the torch function.
-        call: Number of the call; uses in one call share it.
+        call_number: Number of the call; uses in one call share it.
         by_rule: Whether there is a rule; otherwise the call is replayed.
-        axes: Axes of examples in these results.
+        result_axes: Axes of examples in these results.
         watched: Tensors that are needed later, with their versions.
     """
 
     origin: Origin
     structure: Structure
     edges: tuple[GradientEdge, ...]
-    results: tuple[tuple[int, ...], ...]
+    result_shapes: tuple[tuple[int, ...], ...]
     function: str
-    call: int
+    call_number: int
     by_rule: bool
-    axes: tuple[Axis | None, ...] = ()
+    result_axes: tuple[Axis | None, ...] = ()
     watched: tuple[tuple[Tensor, int], ...] = field(repr=False, default=())
 
-    def require_unchanged(self) -> None:
+    def require_not_overwritten(self) -> None:
         """Check that no tensor that is needed later has been overwritten."""
         for tensor, version in self.watched:
             if tensor._version != version:
@@ -278,7 +278,7 @@ class UseRecorder(TorchFunctionMode):
         # Tensors that require a gradient but depend on no example: they come from parameters that
         # are not recorded.
         self._constants: dict[int, tuple[Tensor, int]] = {}
-        self._keep(others)
+        self._note_constants(others)
         self._of_examples = WeakTensorKeyDictionary()
         # These are ids. Stale ids may belong to newer tensors, so `_of_examples` checks again.
         self._marked: set[int] = set()
@@ -299,18 +299,18 @@ class UseRecorder(TorchFunctionMode):
         if traits.reads_shape:  # there are thousands of these calls: sizes, dtypes, devices
             return func(*args, **kwargs)
         sources: dict[int, Origin] = {}
-        depends = self._look(args, sources)
+        depends = self._origins_among(args, sources)
         if kwargs:
-            depends |= self._look(kwargs.values(), sources)
+            depends |= self._origins_among(kwargs.values(), sources)
         if sources and self.in_outputs:
-            return self._follow(func, traits, args, kwargs, sources, depends)
-        result = self._called(func, traits, args, kwargs, depends)
-        self._mark(result, depends, traits.rounds)
+            return self._call_with_parameter(func, traits, args, kwargs, sources, depends)
+        result = self._call(func, traits, args, kwargs, depends)
+        self._note_results(result, depends, traits.rounds)
         if not depends and self._constants:
-            self._keep([result] if isinstance(result, Tensor) else tensors_in(result))
+            self._note_constants([result] if isinstance(result, Tensor) else tensors_in(result))
         return result
 
-    def _look(self, values: Iterable[Any], sources: dict[int, Origin]) -> bool:
+    def _origins_among(self, values: Iterable[Any], sources: dict[int, Origin]) -> bool:
         """Find arguments that depend on parameters only, and whether others depend on examples."""
         depends, origins = False, self.origins
         for value in values:
@@ -323,12 +323,12 @@ class UseRecorder(TorchFunctionMode):
                 elif not depends:
                     depends = self._has_examples(value)
             elif isinstance(value, list | tuple):
-                depends |= self._look(value, sources)
+                depends |= self._origins_among(value, sources)
             elif isinstance(value, dict):
-                depends |= self._look(value.values(), sources)
+                depends |= self._origins_among(value.values(), sources)
         return depends
 
-    def _called(
+    def _call(
         self,
         func: Callable[..., Any],
         traits: "_Traits",
@@ -342,10 +342,10 @@ class UseRecorder(TorchFunctionMode):
         if depends and count > 1 and is_suspect(traits.name, (args, kwargs), result, count):
             self.suspects.add(traits.name)
         if depends and traits.name == "__setitem__":
-            self._mark(_written(args[0]), depends)
+            self._note_results(_written(args[0]), depends)
         return result
 
-    def _follow(
+    def _call_with_parameter(
         self,
         func: Callable[..., Any],
         traits: "_Traits",
@@ -364,10 +364,10 @@ class UseRecorder(TorchFunctionMode):
         if traits.overwrites and isinstance(args[0], Tensor):
             kept = (args[0].clone(), *args[1:])
         start = _get_sequence_nr()
-        result = self._called(func, traits, args, kwargs, depends)
+        result = self._call(func, traits, args, kwargs, depends)
         if isinstance(result, Tensor) and _views_inside(result, args, kwargs):
             result = result.clone()
-        self._mark(result, depends, traits.rounds)
+        self._note_results(result, depends, traits.rounds)
         returned = [result] if isinstance(result, Tensor) else tensors_in(result)
         results = [t for t in returned if t.requires_grad and id(t) not in sources]
         if not results:
@@ -380,7 +380,7 @@ class UseRecorder(TorchFunctionMode):
         for source in sources:
             self.intervals.setdefault(source, []).append(interval)
         if depends:
-            self._record(func, traits.name, kept, kwargs, list(sources.values()), returned)
+            self._record_uses(func, traits.name, kept, kwargs, list(sources.values()), returned)
         else:
             for tensor in results:
                 found = derive(func, (args, kwargs), list(sources.values()), tensor)
@@ -404,12 +404,12 @@ class UseRecorder(TorchFunctionMode):
         kept, version = self._constants.get(id(tensor), (None, 0))
         return kept is not tensor or tensor._version != version or tensor in self._of_examples
 
-    def _keep(self, constants: Iterable[Tensor]) -> None:
+    def _note_constants(self, constants: Iterable[Tensor]) -> None:
         for tensor in constants:
             if tensor.requires_grad and not tensor.is_inference():
                 self._constants[id(tensor)] = tensor, tensor._version
 
-    def _mark(self, result: Any, depends: bool, rounds: bool = True) -> None:
+    def _note_results(self, result: Any, depends: bool, rounds: bool = True) -> None:
         """Record the results of a call, and the tensors that it wrote to."""
         for tensor in (result,) if isinstance(result, Tensor) else tensors_in(result):
             if depends:
@@ -421,7 +421,7 @@ class UseRecorder(TorchFunctionMode):
             if not tensor._is_view() and tensor.layout == torch.strided:
                 self.result_bytes += tensor.nbytes
 
-    def _record(
+    def _record_uses(
         self,
         func: Callable[..., Any],
         name: str,
@@ -442,7 +442,7 @@ class UseRecorder(TorchFunctionMode):
                 return
         found = self._axes(name, given, sources, returned)
         if len(self._kept_rows):
-            self.received.append((name, self._rows(given, found)))
+            self.received.append((name, self._kept_inputs(given, found)))
         axes = {id(detached[id(tensor)]): axis for tensor, axis in zip(given, found, strict=False)}
         result_axes = tuple(found[len(given) :])
         keep = tuple([tensor.requires_grad for tensor in returned])
@@ -463,7 +463,7 @@ class UseRecorder(TorchFunctionMode):
                 Use(origin, structure, edges, sizes, name, self._count, by_rule, kept_axes, watched)
             )
 
-    def _rows(self, given: list[Tensor], axes: list[Axis | None]) -> list[Tensor | None]:
+    def _kept_inputs(self, given: list[Tensor], axes: list[Axis | None]) -> list[Tensor | None]:
         """The inputs of a call at the examples that also run alone."""
         rows: list[Tensor | None] = []
         for tensor, axis in zip(given, axes, strict=False):
@@ -572,7 +572,7 @@ def require_complete(output: Tensor, recorder: UseRecorder) -> None:
     every call that received the parameter.
 
     Raises:
-        NotFollowedError: If another node uses a parameter; the message names both.
+        CannotSplitError: If another node uses a parameter; the message names both.
     """
     targets = _targets(recorder)
     calls = _Calls(recorder)
@@ -587,7 +587,7 @@ def require_complete(output: Tensor, recorder: UseRecorder) -> None:
                 name = None if _made_inside(node, target[2]) else target[1]
             if name is None:
                 continue
-            raise NotFollowedError(
+            raise CannotSplitError(
                 f"parameter {name!r}: expected all of its uses to be recorded, but {node.name()} "
                 "uses it in a way that cannot be recorded; a custom autograd.Function, a gradient "
                 "taken inside the model or compiled code is the usual cause"

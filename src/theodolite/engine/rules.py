@@ -17,12 +17,12 @@ from torch.nn import functional
 from theodolite.engine.calls import (
     Axis,
     Call,
+    CannotSplitError,
     Dense,
     Lookup,
-    NotFollowedError,
     Outer,
-    OutputGrads,
     Structure,
+    ToOutputGrads,
     function_name,
     leaves,
     map_leaves,
@@ -73,7 +73,7 @@ def register_rule(*functions: Callable[..., Any]) -> Callable[[Rule], Rule]:
 
 def _in_rows(call: Call, tensor: Tensor, axis: Axis | None) -> Tensor:
     """A tensor (..., D) as (n, T, D); unchanged if it has this form already."""
-    first = axis is not None and axis.index == 0 and not (axis.inner or tensor.is_nested)
+    first = axis is not None and axis.index == 0 and not (axis.examples_fastest or tensor.is_nested)
     if first and tensor.dim() == 3 and tensor.shape[0] == call.examples:
         return tensor
     parts = split_examples(tensor, call.examples, axis)
@@ -81,25 +81,25 @@ def _in_rows(call: Call, tensor: Tensor, axis: Axis | None) -> Tensor:
     return parts.reshape(call.examples, positions, tensor.shape[-1])
 
 
-def _row_output_grads(call: Call) -> OutputGrads:
+def _rows_to_output_grads(call: Call) -> ToOutputGrads:
     """From a gradient of shape (..., C) to (n, C, T)."""
 
-    def output_grads(gradient: Tensor) -> Tensor:
+    def to_output_grads(gradient: Tensor) -> Tensor:
         return _in_rows(call, gradient, call.result_axes[0]).transpose(1, 2)
 
-    return output_grads
+    return to_output_grads
 
 
 def _bias(call: Call) -> Structure:
-    output_grads = _row_output_grads(call)
-    return Dense(lambda gradient: output_grads(gradient).sum(2), output_grads=output_grads)
+    to_output_grads = _rows_to_output_grads(call)
+    return Dense(lambda gradient: to_output_grads(gradient).sum(2), to_output_grads=to_output_grads)
 
 
 def _matrix(call: Call, inputs: Tensor, rows: int, transposed: bool) -> Structure | None:
     if not call.has_examples(inputs) or inputs.dim() < 1:
         return None
     flat = _in_rows(call, inputs, call.axes.get(id(inputs)))
-    return Outer(flat, _row_output_grads(call), rows, transposed)
+    return Outer(flat, _rows_to_output_grads(call), rows, transposed)
 
 
 @register_rule(functional.linear)
@@ -171,31 +171,33 @@ def convolution(call: Call) -> Structure | None:
     images, weight = bound["input"], bound["weight"]
     if images.dim() != weight.dim() or not call.has_examples(images):
         return None
-    output_grads = _map_output_grads(call)
+    to_output_grads = _maps_to_output_grads(call)
     if bound["bias"] is call.source:
-        return Dense(lambda gradient: output_grads(gradient).sum(2), output_grads=output_grads)
+        return Dense(
+            lambda gradient: to_output_grads(gradient).sum(2), to_output_grads=to_output_grads
+        )
     geometry = _geometry(bound)
     if weight is not call.source or geometry is None:
         return None
     parts = call.split(images)  # (n, k, channels, ...) with k images per example
     if bound["groups"] > 1:
-        return _grouped(parts, geometry, output_grads, bound["groups"])
+        return _grouped(parts, geometry, to_output_grads, bound["groups"])
     if parts.shape[1] == 1:
-        return Outer(parts.squeeze(1), output_grads, len(weight), geometry=geometry)
+        return Outer(parts.squeeze(1), to_output_grads, len(weight), geometry=geometry)
     inputs = _rows(parts, geometry)
-    return Outer(inputs, output_grads, len(weight))
+    return Outer(inputs, to_output_grads, len(weight))
 
 
-def _map_output_grads(call: Call) -> OutputGrads:
+def _maps_to_output_grads(call: Call) -> ToOutputGrads:
     """From (n k, C, ...) to (n, C, T), with the positions of all k images of an example."""
 
-    def output_grads(gradient: Tensor) -> Tensor:
+    def to_output_grads(gradient: Tensor) -> Tensor:
         parts = call.split_result(gradient).flatten(3)
         if parts.shape[1] == 1:
             return parts.squeeze(1)
         return parts.transpose(1, 2).flatten(2)
 
-    return output_grads
+    return to_output_grads
 
 
 def _geometry(bound: dict[str, Any]) -> PatchGeometry | None:
@@ -221,12 +223,12 @@ def _rows(parts: Tensor, geometry: PatchGeometry) -> Tensor:
 
 
 def _grouped(
-    parts: Tensor, geometry: PatchGeometry, output_grads: OutputGrads, groups: int
+    parts: Tensor, geometry: PatchGeometry, to_output_grads: ToOutputGrads, groups: int
 ) -> Structure:
     """For grouped convolutions, whose matrices are small, form the gradients themselves."""
 
     def example_gradients(gradient: Tensor) -> Tensor:
-        output_grad = output_grads(gradient)
+        output_grad = to_output_grads(gradient)
         rows = _rows(parts, geometry).to(output_grad.dtype)  # (n, T, channels offsets)
         rows = torch.unflatten(rows, 2, (groups, -1)).transpose(1, 2)
         output_grad = torch.unflatten(output_grad, 1, (groups, -1))
@@ -256,12 +258,12 @@ def embedding(call: Call) -> Structure | None:
     if padding is not None:
         padding = padding % rows
 
-    def output_grads(gradient: Tensor) -> Tensor:
+    def to_output_grads(gradient: Tensor) -> Tensor:
         parts = call.split_result(gradient)
         output_grad = parts.reshape(call.examples, -1, gradient.shape[-1]).transpose(1, 2)
         return output_grad if padding is None else output_grad * (tokens != padding)[:, None]
 
-    return Lookup(tokens, output_grads, rows)
+    return Lookup(tokens, to_output_grads, rows)
 
 
 @register_rule(functional.layer_norm)
@@ -328,13 +330,15 @@ def _trailing(
         product = gradient if is_bias else gradient * normalized(inputs)
         return call.split_result(product).reshape(call.examples, -1, *shape).sum(1)
 
-    def joint(gradients: Tensor) -> Tensor:
+    def joint_example_gradients(gradients: Tensor) -> Tensor:
         products = gradients if is_bias else gradients * normalized(inputs)
         return products.reshape(len(products), call.examples, -1, *shape).sum(2)
 
     needs = () if is_bias else (inputs,)
     return Dense(
-        example_gradients, needs=needs, joint=joint if _one_row_each(call, inputs) else None
+        example_gradients,
+        needs=needs,
+        joint_example_gradients=joint_example_gradients if _one_row_each(call, inputs) else None,
     )
 
 
@@ -350,13 +354,15 @@ def _channels(
         parts = call.split_result(product)  # (n, k, channels, ...)
         return parts.flatten(3).sum((1, 3)) if parts.dim() > 3 else parts.sum(1)
 
-    def joint(gradients: Tensor) -> Tensor:
+    def joint_example_gradients(gradients: Tensor) -> Tensor:
         products = gradients if is_bias else gradients * normalized()
         return products.flatten(3).sum(3) if products.dim() > 3 else products
 
     needs = () if is_bias else (inputs,)
     return Dense(
-        example_gradients, needs=needs, joint=joint if _one_row_each(call, inputs) else None
+        example_gradients,
+        needs=needs,
+        joint_example_gradients=joint_example_gradients if _one_row_each(call, inputs) else None,
     )
 
 
@@ -435,7 +441,7 @@ def replay(call: Call, keep: tuple[bool, ...]) -> Structure:
     """
     for axis, kept in zip(call.result_axes, keep, strict=True):
         if kept and axis is None and call.examples > 1:
-            raise NotFollowedError(
+            raise CannotSplitError(
                 f"{function_name(call.function)}: expected a result with one part per example, got "
                 "one in which they cannot be distinguished"
             )
@@ -563,7 +569,7 @@ def _cell(step: Step) -> Callable[..., Any]:
         weights = [weight for weight in given if weight is not None]
         if inputs.dim() != 2 or len(weights) not in (2, 4):
             return None
-        start = _of_examples(hx if step is _lstm_step else (hx,), inputs)
+        start = _one_row_per_example(hx if step is _lstm_step else (hx,), inputs)
         state = step(_linear(inputs, weights, 0), start, weights)
         return state if step is _lstm_step else state[0]
 
@@ -587,7 +593,7 @@ def _layers(step: Step) -> Callable[..., Any]:
                 place = layer * ways + way
                 weights = [*params[size * place : size * (place + 1)]]
                 state = tuple(part[place] for part in states)
-                outputs, end = _run(step, steps, state, weights, backwards=way == 1)
+                outputs, end = _one_direction(step, steps, state, weights, backwards=way == 1)
                 results.append(outputs)
                 ends.append(end)
             steps = results[0] if ways == 1 else torch.cat(results, -1)
@@ -598,12 +604,12 @@ def _layers(step: Step) -> Callable[..., Any]:
     return call
 
 
-def _run(
+def _one_direction(
     step: Step, inputs: Tensor, state: State, weights: Weights, *, backwards: bool
 ) -> tuple[Tensor, State]:
     """One layer in one direction: the states after all steps, and the last state."""
     given = _linear(inputs, weights, 0).unbind(0)
-    state = _of_examples(state, inputs[0])
+    state = _one_row_per_example(state, inputs[0])
     found = []
     for one in reversed(given) if backwards else given:
         state = step(one, state, weights)
@@ -611,7 +617,7 @@ def _run(
     return torch.stack(found[::-1] if backwards else found), state
 
 
-def _of_examples(state: State, inputs: Tensor) -> State:
+def _one_row_per_example(state: State, inputs: Tensor) -> State:
     """The same state with one row per example, also for an initial state of zeros."""
     zeros = torch.zeros_like(inputs[:, :1])
     return tuple(part + zeros for part in state)

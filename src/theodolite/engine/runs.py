@@ -1,4 +1,4 @@
-"""Run a model on some examples with every use of its parameters recorded."""
+"""Run a model on some examples with every use of its parameters use_recorder."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from theodolite.engine.batches import Batch
-from theodolite.engine.calls import NotFollowedError, split_examples, tensors_in
+from theodolite.engine.calls import CannotSplitError, split_examples, tensors_in
 from theodolite.engine.check import (
     Cause,
     Comparison,
     ExampleCheck,
     Rounding,
     SingleRun,
-    not_followed,
+    cannot_split,
     require_finite,
 )
 from theodolite.engine.layers import Ownership
@@ -65,7 +65,7 @@ class ForwardRun:
         result_bytes: Bytes of all results of calls.
         rounding: Rounding of the results.
         suspects: Names of calls through which one example may affect another.
-        require_complete: Raises if a use of a parameter was missed.
+        check_uses: Raises if a use of a parameter was missed.
         losses: One number per example, if a loss was given.
         single: One of the examples alone, if it was run and compared.
     """
@@ -75,12 +75,12 @@ class ForwardRun:
     result_bytes: int
     rounding: Rounding = field(default_factory=Rounding)
     suspects: frozenset[str] = frozenset()
-    require_complete: Callable[[], None] = lambda: None
+    check_uses: Callable[[], None] = lambda: None
     losses: Tensor | None = None
     single: SingleRun | None = None
 
     @property
-    def kind(self) -> tuple[Any, ...]:
+    def signature(self) -> tuple[Any, ...]:
         """A key that is equal for runs with the same calls."""
         return tuple((use.function, use.by_rule) for use in self.uses)
 
@@ -93,7 +93,7 @@ class ForwardRun:
         found: dict[int, Use] = {}
         for index, use in enumerate(self.uses):
             if wanted is None or index in wanted:
-                found.setdefault(use.call, use)
+                found.setdefault(use.call_number, use)
         return found
 
     def edges(self, wanted: Collection[int] | None = None) -> list[GradientEdge]:
@@ -152,9 +152,11 @@ class ForwardRun:
     @property
     def output_grad_bytes(self) -> int:
         """Bytes of the gradients of all outputs at all uses; 0 if some are nested."""
-        if any(shape == () for use in self.uses for shape in use.results):
+        if any(shape == () for use in self.uses for shape in use.result_shapes):
             return 0
-        calls = {use.call: use.results for use in self.uses}  # uses in one call share its results
+        calls = {
+            use.call_number: use.result_shapes for use in self.uses
+        }  # uses in one call share its results
         sizes = (torch.Size(shape).numel() for shapes in calls.values() for shape in shapes)
         return sum(sizes) * self.outputs.shape[1] * self.outputs.element_size()
 
@@ -168,7 +170,7 @@ class ForwardRun:
             arrived[call] = tuple(grads[position : position + len(use.edges)])
             position += len(use.edges)
         return [
-            arrived[use.call] if wanted is None or index in wanted else ()
+            arrived[use.call_number] if wanted is None or index in wanted else ()
             for index, use in enumerate(self.uses)
         ]
 
@@ -182,7 +184,7 @@ class ModelRecorder:
         ownership: Its parameters.
         readout: Function of its output that returns (n, c).
         choice: The differentiated outputs.
-        check: The checks and their results so far.
+        checker: The checks and their results so far.
 
     Attributes:
         batch: The batch of the last run.
@@ -195,11 +197,11 @@ class ModelRecorder:
     ownership: Ownership
     readout: Readout
     choice: OutputChoice
-    check: ExampleCheck = field(default_factory=lambda: ExampleCheck(False))
+    checker: ExampleCheck = field(default_factory=lambda: ExampleCheck(False))
     batch: Batch | None = None
     tolerance: float = 0.0
     unit: float = 0.0
-    _kinds: set[tuple[Any, ...]] = field(default_factory=set)
+    _verified: set[tuple[Any, ...]] = field(default_factory=set)
     _references: dict[tuple[tuple[int, ...], ...], list[CallTensors]] = field(default_factory=dict)
     _prepared: tuple[int, ForwardRun, list[CallTensors]] | None = None
 
@@ -218,7 +220,7 @@ class ModelRecorder:
             examples: Their indices in the data, for messages; None if they are its beginning.
 
         Raises:
-            NotFollowedError: If a single run of an example differs from its batch.
+            CannotSplitError: If a single run of an example differs from its batch.
             NotFiniteError: If an output is not finite.
         """
         self.batch = batch
@@ -226,11 +228,11 @@ class ModelRecorder:
         named = range(len(batch)) if examples is None else examples
         if len(batch) == 1:
             run, _ = self._record(batch, None, loss=loss)
-            self._require_complete(run)
+            self._check_uses(run)
             require_finite(self.model, run.outputs, batch, named)
             return run
-        checked = bool(self.check.check)
-        single_rows = self.check.single_rows(len(batch)) if checked else []
+        checked = bool(self.checker.mode)
+        single_rows = self.checker.draw_single_rows(len(batch)) if checked else []
         singles: list[tuple[ForwardRun, list[CallTensors]]] = []
         if checked:
             if prepared is not None and prepared[0] in named:
@@ -242,43 +244,43 @@ class ModelRecorder:
             reference = singles[0][1]
         else:
             reference = self._reference(batch)
-        run, recorded = self._record(batch, reference, single_rows, loss=loss)
-        self._require_complete(run)
+        run, use_recorder = self._record(batch, reference, single_rows, loss=loss)
+        self._check_uses(run)
         require_finite(self.model, run.outputs, batch, named)
         if checked:
-            self.check.suspects.update(run.suspects)
+            self.checker.suspects.update(run.suspects)
             if run.suspects:
                 singles += [self._single(batch, row) for row in single_rows[1:]]
-            self.check.single_examples += len(singles)
-            self._compare_singles(run, recorded, single_rows, singles)
+            self.checker.single_examples += len(singles)
+            self._compare_singles(run, use_recorder, single_rows, singles)
             run = replace(run, single=SingleRun(single_rows[0], singles[0][0].outputs))
         return run
 
     def _single(self, batch: Batch, row: int) -> tuple[ForwardRun, list[CallTensors]]:
         """Run one example alone, and keep the tensors of all its calls."""
-        run, recorded = self._record(batch.take([row]), None, structured=False)
-        return run, recorded.calls
+        run, use_recorder = self._record(batch.take([row]), None, structured=False)
+        return run, use_recorder.calls
 
-    def _require_complete(self, run: ForwardRun) -> None:
+    def _check_uses(self, run: ForwardRun) -> None:
         """Check that no use of a parameter was missed, once for runs with the same calls."""
-        if run.kind not in self._kinds:
-            run.require_complete()
-            self._kinds.add(run.kind)
+        if run.signature not in self._verified:
+            run.check_uses()
+            self._verified.add(run.signature)
 
     def _compare_singles(
         self,
         run: ForwardRun,
-        recorded: UseRecorder,
+        use_recorder: UseRecorder,
         single_rows: Sequence[int],
         singles: Sequence[tuple[ForwardRun, list[CallTensors]]],
     ) -> None:
         compared = Comparison()
         for index, (single, calls) in enumerate(singles):
-            names = [name for name, _ in recorded.received]
+            names = [name for name, _ in use_recorder.received]
             if [call.function for call in calls] != names:
                 text = "a single example makes other calls than in its batch"
                 raise self._differs_alone(text, run, single_rows[index], single)
-            for call, (name, received) in zip(calls, recorded.received, strict=True):
+            for call, (name, received) in zip(calls, use_recorder.received, strict=True):
                 text = f"{name} receives other numbers from a single example than in its batch"
                 for tensor, rows in zip(call.given, received, strict=True):
                     if rows is not None:
@@ -294,11 +296,11 @@ class ModelRecorder:
 
     def _differs_alone(
         self, text: str, run: ForwardRun, row: int, single: ForwardRun
-    ) -> NotFollowedError:
+    ) -> CannotSplitError:
         assert self.batch is not None
         one = self.batch.take([row])
         seen = [(self.batch, run.outputs.detach()), (one, single.outputs.detach())]
-        return not_followed(Cause.SINGLE_EXAMPLE, text, seen)
+        return cannot_split(Cause.SINGLE_EXAMPLE, text, seen)
 
     def run_single(self, batch: Batch, example: int | None = None) -> ForwardRun:
         """One example by itself.
@@ -307,20 +309,20 @@ class ModelRecorder:
             batch: The example.
             example: Its index in the data. If the first batch contains it, both are compared.
         """
-        run, recorded = self._record(batch, None)
-        self._references[_key(batch)] = recorded.calls
+        run, use_recorder = self._record(batch, None)
+        self._references[_key(batch)] = use_recorder.calls
         if example is not None:
-            self._prepared = example, run, recorded.calls
+            self._prepared = example, run, use_recorder.calls
         return run
 
-    def run_plainly(self, batch: Batch) -> Tensor:
+    def usable_outputs(self, batch: Batch) -> Tensor:
         """The differentiated outputs of one example, (1, c), for plain autograd."""
-        outputs = self.outputs(batch)
+        outputs = self.chosen_outputs(batch)
         self.require_usable(outputs)
         require_visible(outputs)
         return outputs
 
-    def outputs(self, batch: Batch) -> Tensor:
+    def chosen_outputs(self, batch: Batch) -> Tensor:
         """The differentiated outputs, (n, c), without recording."""
         return self.choice.select(read_outputs(batch.run(self.model), batch, self.readout), batch)
 
@@ -339,7 +341,7 @@ class ModelRecorder:
         structured: bool = True,
     ) -> tuple[ForwardRun, UseRecorder]:
         inputs = batch.copied()  # the model may overwrite what it gets
-        recorded = UseRecorder(
+        use_recorder = UseRecorder(
             self.ownership.parameters,
             (inputs.args, dict(inputs.kwargs)),
             len(batch),
@@ -349,31 +351,31 @@ class ModelRecorder:
             structured=structured,
             targets=(batch.args, dict(batch.kwargs), batch.targets, batch.mask, batch.positions),
         )
-        recorded.rounding.counts.update(self._rounding_dtypes)
-        with recorded:
+        use_recorder.rounding.counts.update(self._rounding_dtypes)
+        with use_recorder:
             returned = self.model(*inputs.args, **inputs.kwargs)
             outputs = read_outputs(returned, batch, self.readout)
             values = self.choice.select(outputs, batch)
-            recorded.in_outputs = False
+            use_recorder.in_outputs = False
             losses = None if loss is None else loss(values, batch)
         self.require_usable(values)
-        if recorded.made_of_parameters(values):
-            raise NotFollowedError(
+        if use_recorder.made_of_parameters(values):
+            raise CannotSplitError(
                 "no recorded path leads from the examples to the outputs: NumPy, nested tensors "
                 "or compiled code made the inputs of the layers"
             )
         run = ForwardRun(
             values,
-            recorded.uses,
-            recorded.result_bytes,
-            recorded.rounding,
-            frozenset(recorded.suspects),
-            partial(require_complete, values, recorded),
+            use_recorder.uses,
+            use_recorder.result_bytes,
+            use_recorder.rounding,
+            frozenset(use_recorder.suspects),
+            partial(require_complete, values, use_recorder),
             losses,
         )
         self.tolerance = max(self.tolerance, run.rounding.tolerance())
         self.unit = max(self.unit, run.rounding.unit())
-        return run, recorded
+        return run, use_recorder
 
     @cached_property
     def _rounding_dtypes(self) -> set[torch.dtype]:
@@ -406,13 +408,13 @@ class ModelRecorder:
                 "no_grad block or a detach inside the model is the usual cause"
             )
 
-    def model_outputs(self, batch: Batch) -> Tensor:
+    def all_values(self, batch: Batch) -> Tensor:
         """All outputs of the model, (n, c), without gradients."""
         return without_gradients(lambda: read_outputs(batch.run(self.model), batch, self.readout))
 
-    def values(self, batch: Batch) -> Tensor:
+    def chosen_values(self, batch: Batch) -> Tensor:
         """The differentiated outputs, (n, c), without gradients."""
-        return without_gradients(lambda: self.outputs(batch))
+        return without_gradients(lambda: self.chosen_outputs(batch))
 
 
 def without_gradients(compute: Callable[[], Tensor]) -> Tensor:

@@ -423,7 +423,7 @@ def gradient_rows(factors: Sequence[Factors | None], plan: Plan) -> Iterator[tup
     present = [own for own in factors if own is not None]
     if not present:
         return
-    examples, c = len(present[0]), present[0].outputs
+    examples, c = len(present[0]), present[0].output_count
     # Rows are converted to float64 too; their factors are converted one group at a time.
     numbers = 3 * c * sum(own.entries for own in present)
     size = 4 * numbers + max(own.working_bytes for own in present)
@@ -672,7 +672,7 @@ def sketch_grams(
                 part = batch.take(span)
                 here = slice(start, start + len(part))
                 weights = torch.cat([shared[:, here], signs[:, here]])
-                _add_gradients(totals, parameters, recorder.outputs(part), weights, targets)
+                _add_gradients(totals, parameters, recorder.chosen_outputs(part), weights, targets)
                 start = here.stop
     ones = torch.stack([signs[:, rows].sum((1, 2)) for rows in plan.groups]).flatten()
     found: dict[str, Tensor] = {}
@@ -791,10 +791,10 @@ def _sketched(
     if engine.fallback is None:
         first = data.batches[0].take(slice(0, min(_FIRST, batch_size)))
         run = engine.recorder.run(first)
-        recorder, weights = engine.recorder, engine.recorder.check.row_weights(run, 0)
+        recorder, weights = engine.recorder, engine.recorder.checker.draw_row_weights(run, 0)
         if weights is not None:
             check_rows(recorder, run, weights)
-            checked_batch = recorder.check.checked_batch(recorder, run, first, 0)
+            checked_batch = recorder.checker.checked_batch(recorder, run, first, 0)
             del run  # before the pass that is compared with it
             compare_in_batch(recorder, checked_batch)
     grams = sketch_grams(

@@ -24,6 +24,8 @@ from torch import Tensor, nn
 
 from theodolite.errors import DomainError
 
+HALF = (torch.float16, torch.bfloat16)  # dtypes of half precision
+
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 _DROPOUTS = (
