@@ -43,6 +43,7 @@ def markdown(text: str) -> str:
     text = _BLOCK.sub(lambda m: f"{m[1]}$$\n{m[1]}{' '.join(m[2].split())}\n{m[1]}$$", text)
     text = re.sub(r":math:`([^`]+)`", r"$\1$", text)
     text = re.sub(r":(?:func|class|meth|mod|attr):`~?([^`]+)`", r"`\1`", text)
+    text = re.sub(r"^( *)(\w+)::$", r"\1**\2:**", text, flags=re.MULTILINE)
     first = _FACT.search(text)
     if first:
         text = text[: first.start()] + _FACT.sub(r"- **\1:** ", text[first.start() :])

@@ -12,6 +12,7 @@ from mkdocs.config import load_config
 
 import theodolite
 from tests.report import browser as driver
+from theodolite import surveys
 from theodolite.measures.registry import MEASURES
 
 ROOT = Path(__file__).parents[2]
@@ -86,6 +87,18 @@ def documented():
 def test_functions_of_the_reference_are_documented_in_full(documented):
     missing = {name: bad for name, f in documented.items() if (bad := list(lacking(f)))}
     assert missing == {}
+
+
+@pytest.mark.parametrize("name", ["Survey", "History", "Comparison", "Transfer", "Monitor"])
+def test_methods_of_results_are_documented(name):
+    holder = getattr(surveys, name)
+    methods = inspect.getmembers(holder, inspect.isfunction)
+    public = {key: method for key, method in methods if not key.startswith("_")}
+    assert len(public) >= 3
+    for key, method in public.items():
+        text = inspect.signature(method).return_annotation is str  # "as text", says the summary
+        needless = {"an example with output", *(["returns"] if text else [])}
+        assert set(lacking(method)) <= needless, key
 
 
 def test_every_public_function_is_in_the_reference(documented):

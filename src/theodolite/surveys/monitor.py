@@ -232,7 +232,14 @@ class Monitor:
         self._last = step
 
     def measure(self, step: int) -> Survey:
-        """Measure all families now, whatever the schedule says."""
+        """Measure all families now, whatever the schedule says.
+
+        Args:
+            step: number of the training step.
+
+        Returns:
+            The survey of this step.
+        """
         return self._measure(step, self._options, self._planned({}))
 
     def close(self, step: int | None = None) -> None:

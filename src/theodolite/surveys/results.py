@@ -53,17 +53,38 @@ class Shown(ABC):
         """The runs, as reports read them."""
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row per layer, family and measure. Several runs or steps have their own columns."""
+        """One row per layer, family and measure; several runs or steps have columns of their own.
+
+        Returns:
+            A pandas data frame: ``layer``, ``family``, ``measure``, ``value``, its ``error``, its
+            chance level (``null_mean``, ``null_sd``), and how and where it was measured.
+        """
         return frame_of(self._shown(), names=len(self._shown()) > 1)
 
     def plot(self, name: str, **options: Any) -> Any:
-        """A Plotly figure of a family, a measure or a curve."""
+        """A Plotly figure of a family, a measure or a curve.
+
+        Args:
+            name: such as ``"kernel"``, ``"cka_target"`` or ``"alignment_curve"``.
+            **options: ``step=``, the training step, and ``theme=``, ``"light"`` or ``"dark"``.
+
+        Returns:
+            A Plotly figure.
+        """
         from theodolite.report import plot
 
         return plot(self._shown(), name, **options)
 
     def to_html(self, path: str | os.PathLike[str], title: str = "") -> Path:
-        """Write one page that works offline; return its path."""
+        """Write one page that works offline; return its path.
+
+        Args:
+            path: the file; a page that is there is replaced.
+            title: heading of the page; by default the name of the run.
+
+        Returns:
+            The path of the page.
+        """
         if not self.writes:
             return Path(path)
         from theodolite.report import write_html
@@ -115,6 +136,9 @@ class Survey(Shown):
             measure: name of the measure, such as "cka_target"; ``to_frame()`` lists all of them.
             layer: name of the layer; None for numbers of the whole model.
 
+        Returns:
+            The value with its error, its chance level and its method.
+
         Raises:
             UnknownNameError: If there is no such number.
         """
@@ -133,6 +157,9 @@ class Survey(Shown):
         Args:
             name: name of the curve, such as "alignment_curve".
             layer: name of the layer; None for curves of the whole model.
+
+        Returns:
+            Role -> array.
 
         Raises:
             UnknownNameError: If there is no such curve.
@@ -235,6 +262,12 @@ class History(Shown):
     def survey(self, step: int) -> Survey:
         """The survey of one step.
 
+        Args:
+            step: one of ``steps``.
+
+        Returns:
+            A survey with the families that were measured at this step.
+
         Raises:
             UnknownNameError: If nothing was measured at this step.
         """
@@ -258,7 +291,15 @@ class History(Shown):
         return text + digest_line(self.run.head, *self.run.steps)
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write a folder of records; see :meth:`Survey.save`."""
+        """Write a folder of records; :func:`theodolite.load` reads it back.
+
+        Args:
+            folder: where to write. If it already holds a run, ``folder-2`` is written instead.
+            overwrite: replace the run in the folder.
+
+        Returns:
+            The folder that was written.
+        """
         return saved(self.run, folder, overwrite=overwrite) if self.writes else Path(folder)
 
     def _shown(self) -> Sequence[Run]:
@@ -391,6 +432,13 @@ class Comparison(Shown):
 
     def plot(self, name: str, **options: Any) -> Any:
         """A Plotly figure; ``"cka"`` and ``"neighbours"`` show all pairs of layers.
+
+        Args:
+            name: such as ``"cka_target"``, ``"cka"`` or ``"neighbours"``.
+            **options: ``step=``, the training step, and ``theme=``, ``"light"`` or ``"dark"``.
+
+        Returns:
+            A Plotly figure.
 
         Raises:
             DomainError: If a figure of pairs needs models, and results were compared.

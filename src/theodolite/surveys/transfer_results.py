@@ -80,6 +80,9 @@ class Transfer:
         Args:
             name: name of the model; by default the best.
 
+        Returns:
+            The forecast, and the lower and upper end of its interval.
+
         Raises:
             UnknownNameError: If there is no such model.
         """
@@ -91,6 +94,9 @@ class Transfer:
 
         Args:
             name: name of the model; by default the best.
+
+        Returns:
+            Errors and accuracies with their intervals, for growing numbers of labels.
 
         Raises:
             UnknownNameError: If there is no such model.
@@ -112,13 +118,20 @@ class Transfer:
         Args:
             name: name of the model; by default the best.
 
+        Returns:
+            A pandas data frame with one row per layer.
+
         Raises:
             UnknownNameError: If there is no such model.
         """
         return table_of(self._model(name)[1]["layers"])
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row per model, best first; models that could not be measured come last."""
+        """One row per model, best first; models that could not be measured come last.
+
+        Returns:
+            A pandas data frame with the columns of the table in ``summary()``.
+        """
         models = self.record.contents["models"]
         rows = [_row(i, m, tie=m["name"] in self.ties) for i, m in enumerate(models, 1)]
         rows += [{"model": name, "problem": why} for name, why in self.problems.items()]
@@ -130,7 +143,15 @@ class Transfer:
         return ranking_text(contents, self.answers) + digest_line(self.record)
 
     def to_html(self, path: str | os.PathLike[str], title: str = "") -> Path:
-        """Write one page that works offline; return its path."""
+        """Write one page that works offline; return its path.
+
+        Args:
+            path: the file; a page that is there is replaced.
+            title: heading of the page; by default that of a ranking.
+
+        Returns:
+            The path of the page.
+        """
         from theodolite.report import write_transfer
 
         return Path(write_transfer(self._answered(), path, title=title))
