@@ -48,7 +48,7 @@ ERRATA: tuple[Erratum, ...] = (
     Erratum(
         "E11",
         "Eq. (8): trace of the tangent kernel over classes",
-        "the trace divided by C; alignments do not notice, eigenvalues do",
+        "the trace divided by C; alignments do not change, eigenvalues do",
     ),
     Erratum(
         "E12",
@@ -81,7 +81,8 @@ ERRATA: tuple[Erratum, ...] = (
     Erratum(
         "E18",
         "epochs 0, 25 and 5000 as beginning, middle and end",
-        "25 is early; shorter runs take their second look after a proportionate number of epochs",
+        "25 is early; shorter runs are measured the second time after a proportional number of "
+        "epochs",
     ),
     Erratum(
         "E19",
