@@ -1,4 +1,4 @@
-"""Run a model on some examples with every use of its parameters use_recorder."""
+"""Run a model on some examples with every use of its parameters recorded."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
