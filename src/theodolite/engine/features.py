@@ -24,13 +24,12 @@ from theodolite.engine.check import (
     Cause,
     Check,
     Checked,
-    Comparison,
     ExampleCheck,
     SuspectCalls,
     cannot_split,
     require_check,
-    require_finite,
 )
+from theodolite.engine.compare import require_finite
 from theodolite.engine.hooks import (
     Read,
     ReadPoint,
@@ -47,6 +46,7 @@ from theodolite.engine.one_by_one import (
 )
 from theodolite.engine.positions import AtPositions
 from theodolite.engine.readouts import main_tensor
+from theodolite.engine.rounding import Comparison
 from theodolite.engine.state import (
     DEFAULT_MEMORY_LIMIT,
     HALF,

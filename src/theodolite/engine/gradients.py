@@ -27,19 +27,20 @@ from theodolite.engine.check import (
     CheckedBatch,
     ExampleCheck,
     RowWeights,
-    add_gradients,
     check_loss,
     check_rows,
+    require_check,
+)
+from theodolite.engine.collect import loss_factors
+from theodolite.engine.compare import (
+    add_gradients,
     compare_gradients,
-    norms_of,
     part_gradients,
     plain_gradients,
-    require_check,
     require_finite,
     require_finite_gradients,
     require_small,
 )
-from theodolite.engine.collect import loss_factors
 from theodolite.engine.factors import DenseFactors, Factors, joined
 from theodolite.engine.inputs import BatchList, fitted_batches, require_model
 from theodolite.engine.layers import (
@@ -65,12 +66,8 @@ from theodolite.engine.readouts import (
     per_example_loss,
     resolve_readout,
 )
-from theodolite.engine.runs import (
-    BatchLoss,
-    ForwardRun,
-    ModelRecorder,
-    Progress,
-)
+from theodolite.engine.rounding import norms_of
+from theodolite.engine.runs import BatchLoss, ForwardRun, ModelRecorder, Progress
 from theodolite.engine.state import (
     exact_arithmetic,
     model_device,
@@ -79,12 +76,7 @@ from theodolite.engine.state import (
     without_autocast,
 )
 from theodolite.errors import UnknownNameError
-from theodolite.linalg import (
-    SetSums,
-    mean_over_classes,
-    ratio_or_nan,
-    target_columns,
-)
+from theodolite.linalg import SetSums, mean_over_classes, ratio_or_nan, target_columns
 
 LOGITS = "all logits"  # an entry beside the layers, whose names have no spaces
 TOTAL = "all parameters"

@@ -20,21 +20,17 @@ from theodolite.engine.check import (
     CheckedBatch,
     ExampleCheck,
     RowWeights,
-    add_gradients,
-    all_finite,
     check_rows,
     compare_rows,
+)
+from theodolite.engine.collect import BlockSizes, Collector, DenseCollector, collector_of, compact
+from theodolite.engine.compare import (
+    add_gradients,
+    all_finite,
     plain_gradients,
     require_finite,
     require_finite_gradients,
     with_group_norms,
-)
-from theodolite.engine.collect import (
-    BlockSizes,
-    Collector,
-    DenseCollector,
-    collector_of,
-    compact,
 )
 from theodolite.engine.contract import Contraction, KernelBlock
 from theodolite.engine.factors import Factors, wide_dtype
@@ -51,12 +47,7 @@ from theodolite.engine.plan import (
     group_parameters,
     make_plan,
 )
-from theodolite.engine.readouts import (
-    Mode,
-    resolve_outputs,
-    resolve_readout,
-    rows_per_example,
-)
+from theodolite.engine.readouts import Mode, resolve_outputs, resolve_readout, rows_per_example
 from theodolite.engine.runs import ForwardRun, ModelRecorder
 from theodolite.engine.state import require_fixed_mode, without_autocast
 

@@ -19,14 +19,10 @@ from torch import Tensor, nn
 from theodolite._distributed import Processes
 from theodolite.checks import size_in_bytes
 from theodolite.engine.batches import Batch
-from theodolite.engine.check import (
-    Check,
-    Checked,
-    CheckedBatch,
-    ExampleCheck,
+from theodolite.engine.check import Check, Checked, CheckedBatch, ExampleCheck, require_check
+from theodolite.engine.compare import (
     compare_gradients,
     compare_kernels,
-    require_check,
     require_finite_gradients,
     require_range,
     rerun_gradients,
@@ -40,17 +36,8 @@ from theodolite.engine.one_by_one import require_sound_fallback, tried_in_batche
 from theodolite.engine.plan import EngineOptions, Plan, dense_groups
 from theodolite.engine.readouts import Outputs, Readout, kernel_shape
 from theodolite.engine.runs import ModelRecorder, Progress, ProgressCounter
-from theodolite.engine.state import (
-    exact_arithmetic,
-    limited_memory,
-    model_device,
-    untouched,
-)
-from theodolite.errors import (
-    MemoryLimitError,
-    ShapeError,
-    UnknownNameError,
-)
+from theodolite.engine.state import exact_arithmetic, limited_memory, model_device, untouched
+from theodolite.errors import MemoryLimitError, ShapeError, UnknownNameError
 
 Answer = TypeVar("Answer")
 

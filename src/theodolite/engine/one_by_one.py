@@ -16,13 +16,9 @@ from torch import Tensor, nn
 
 from theodolite.engine.batches import Batch
 from theodolite.engine.calls import CannotSplitError, WrongGradientError
-from theodolite.engine.check import Comparison, SuspectCalls
-from theodolite.engine.state import (
-    evaluating,
-    model_device,
-    preserved_randomness,
-    preserved_state,
-)
+from theodolite.engine.check import SuspectCalls
+from theodolite.engine.rounding import Comparison
+from theodolite.engine.state import evaluating, model_device, preserved_randomness, preserved_state
 from theodolite.errors import CaptureError, TheodoliteError
 
 if TYPE_CHECKING:

@@ -35,7 +35,8 @@ from theodolite.engine.calls import (
     split_examples,
     tensors_in,
 )
-from theodolite.engine.check import Rounding, is_suspect
+from theodolite.engine.check import is_suspect
+from theodolite.engine.rounding import Rounding
 from theodolite.engine.rules import RULES, STEP_BY_STEP, replay
 from theodolite.engine.state import quiet_vmap
 from theodolite.errors import CaptureError

@@ -12,15 +12,8 @@ from torch.autograd.graph import GradientEdge
 
 from theodolite.engine.batches import Batch
 from theodolite.engine.calls import CannotSplitError, split_examples, tensors_in
-from theodolite.engine.check import (
-    Cause,
-    Comparison,
-    ExampleCheck,
-    Rounding,
-    SingleRun,
-    cannot_split,
-    require_finite,
-)
+from theodolite.engine.check import Cause, ExampleCheck, SingleRun, cannot_split
+from theodolite.engine.compare import require_finite
 from theodolite.engine.layers import Ownership
 from theodolite.engine.readouts import OutputChoice, Readout, read_outputs
 from theodolite.engine.recorder import (
@@ -30,6 +23,7 @@ from theodolite.engine.recorder import (
     require_complete,
     require_visible,
 )
+from theodolite.engine.rounding import Comparison, Rounding
 from theodolite.engine.state import quiet_vmap, rounding_dtypes
 from theodolite.errors import CaptureError
 

@@ -35,12 +35,9 @@ from theodolite.checks import (
 )
 from theodolite.engine.batches import Batch, even_spans, spans
 from theodolite.engine.calls import Outer
-from theodolite.engine.check import (
-    Check,
-    Checked,
-    CheckedBatch,
+from theodolite.engine.check import Check, Checked, CheckedBatch, check_rows
+from theodolite.engine.compare import (
     add_gradients,
-    check_rows,
     compare_forms,
     compare_in_batch,
     plain_gradients,
@@ -55,11 +52,7 @@ from theodolite.engine.plan import EngineOptions, Plan, pass_size, scatter_cost
 from theodolite.engine.readouts import Readout, kernel_shape
 from theodolite.engine.recorder import Use
 from theodolite.engine.runs import ModelRecorder
-from theodolite.engine.state import (
-    available_bytes,
-    coarse_arithmetic,
-    coarse_precision,
-)
+from theodolite.engine.state import available_bytes, coarse_arithmetic, coarse_precision
 from theodolite.errors import DomainError, MemoryLimitError, ShapeError
 from theodolite.linalg import (
     Moments,
