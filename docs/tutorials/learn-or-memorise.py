@@ -111,7 +111,7 @@ comparison.plot("cka_target")
 
 # %% [markdown]
 # CKA to labels uses training examples. Linear probes are judged on held-out examples. With true labels they are accurate in every layer. With random labels
-# they are no better than chance. Some are below it: all layers share one draw of random labels.
+# they are no better than chance. Some are below chance, because all layers use the same random labels.
 
 # %% alt="Accuracy of linear probes on held-out examples, over the depth of both networks"
 comparison.plot("probe_accuracy")

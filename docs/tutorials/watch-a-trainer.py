@@ -39,8 +39,8 @@ def batch(rows):
 # %% [markdown]
 # ## The callback
 #
-# The probe set consists of training texts; `held_out` gets others. Every measurement has the loss on the probe set and CKA to labels of every layer.
-# Measurements 0, 1, 2, 4, 8 and so on also have the accuracy on both sets. So has the last one. At the others the table shows NaN.
+# The probe set consists of training texts; `held_out` gets other texts. Every measurement has the loss on the probe set and CKA to labels of every layer.
+# Measurements 0, 1, 2, 4, 8 and so on also have the accuracy on both sets. So has the last measurement. All others show NaN.
 
 # %%
 watch = AlignmentCallback(

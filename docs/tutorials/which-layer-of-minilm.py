@@ -34,7 +34,7 @@ print(reviews["text"].iloc[0], "->", reviews["category"].iloc[0])
 # %% [markdown]
 # ## One call
 #
-# The survey pools every block to one shape: the mean over tokens, without padding. It fits linear probes on 600 reviews and judges them on 400 others.
+# The survey pools every block to the same shape: the mean over tokens, without padding. It fits linear probes on 600 reviews and judges them on 400 others.
 # `seconds=None` lifts the time limit, so that the numbers do not depend on the speed of the machine.
 
 # %%
@@ -72,7 +72,7 @@ for layer, rows in features.items():
 # %% [markdown]
 # ## What to take away
 #
-# - Compare layers in one shape and on the same held-out examples. If the survey says that later layers are not significantly better, choose the earliest
+# - Compare layers in the same shape and on the same held-out examples. If the survey says that later layers are not significantly better, choose the earliest
 #   layer: it is the cheapest.
 # - 400 reviews do not show a difference between these layers. The answer is "likely" and not "clear", because more reviews may show one. In the
 #   cross-validation blocks 1 to 5 are within about one standard error of each other. The embeddings are below them.
