@@ -79,3 +79,13 @@ def test_every_formula_can_be_called_where_the_page_says():
 
     for module, name, _, _ in functions():
         assert callable(getattr(import_module(module), name)), f"{module}.{name}"
+
+
+def test_version_and_changelog_agree():
+    from theodolite import __version__
+
+    versions = {
+        "CITATION.cff": re.findall(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(), re.M),
+        "CHANGELOG.md": re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.M)[:1],
+    }
+    assert versions == {name: [__version__] for name in versions}
