@@ -1,7 +1,7 @@
 """Which model to start from: a ranking with notes about it.
 
 :func:`theodolite.transfer` measures the numbers. Models are ranked by their leave-one-out error on
-the new task. A note compares this ranking with the ranking by size, and says if it adds nothing.
+the new task. A note compares this ranking with the ranking by size, and says if both are the same.
 """
 
 from collections.abc import Mapping, Sequence
@@ -84,7 +84,7 @@ def ranked(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def tied(candidates: Sequence[Candidate]) -> list[str]:
-    """Models whose errors do not differ from the best one's beyond chance, best first.
+    """Models whose errors do not differ significantly from the best one's, best first.
 
     Empty if no model ties with the best, or if errors of single examples are unknown.
 
@@ -157,7 +157,7 @@ def _apart(first: Candidate, other: Candidate) -> bool:
 
 
 def _beside_size(known: Sequence[Candidate], points: bool) -> Reason:
-    """The ranking beside the list by number of parameters, largest first."""
+    """A comparison of the ranking with the ranking by number of parameters."""
     from scipy.stats import kendalltau
 
     first, largest = known[0], max(known, key=lambda entry: entry.parameters)

@@ -227,7 +227,7 @@ class FitOnTraining:
         evidence: the numbers of this rule, for a classifier.
         input_r2: share of the targets' variance that a linear probe on the raw inputs explains.
         repeated: share of the examples whose inputs occur more than once among them.
-        left_out: held-out examples that were given, none of which can judge.
+        left_out: held-out examples that were given, none of which can be used.
     """
 
     train: Measured

@@ -1,4 +1,4 @@
-"""How much of a classifier's fit the raw inputs predict, where no held-out examples are given.
+"""How much of a classifier's fit the raw inputs predict, if no held-out examples are given.
 
 The rule uses these numbers, none of which depends on how the network fits its own labels:
 
@@ -46,7 +46,7 @@ class InputFinding(StrEnum):
 
 @dataclass(frozen=True)
 class FitEvidence:
-    """What is known of a classifier and the examples that it was trained on.
+    """Numbers about a classifier and the examples that it was trained on.
 
     Args:
         accuracy: of the network on these examples, with the labels that it was trained on.
@@ -68,7 +68,7 @@ class FitEvidence:
 
     @property
     def fit(self) -> float:
-        """Accuracy beyond chance."""
+        """Accuracy above chance."""
         return self.accuracy - self.chance
 
     @property

@@ -36,9 +36,9 @@ _MODEL = (
 
 _DATA = (
     "digits, FILE.npz (x_train, y_train, x_test, y_test), a folder of images with one sub-folder "
-    "per class, or a name that a package adds (mnist, cifar10: theodolite-papers). If the model "
-    "has several inputs, such as forward(left, right), FILE.npz holds left_train, right_train and "
-    "y_train, or the same with _test. These arrays are not scaled or reshaped."
+    "per class, or a data set of another package (mnist, cifar10 of theodolite-papers). If the "
+    "model has several inputs, such as forward(left, right), FILE.npz holds left_train, "
+    "right_train and y_train, or the same with _test. These arrays are not scaled or reshaped."
 )
 
 # The marker keeps the line breaks.

@@ -25,7 +25,7 @@ _MODELS = (
 )
 _DATA = (
     "Labelled examples of the new task: digits, FILE.npz (x_train, y_train), a folder of images "
-    "with one sub-folder per class, or a name that a package adds."
+    "with one sub-folder per class, or a data set of another package."
 )
 
 # The marker keeps the line breaks.
@@ -84,7 +84,8 @@ def transfer(  # one parameter per option is how typer reads a command
         int, typer.Option(min=20, help="Largest number of examples for tangent kernels.")
     ] = 400,
     head: Annotated[
-        str, typer.Option(help="Layer that a new head replaces; none for a model of features.")
+        str,
+        typer.Option(help="Layer that a new head replaces; none if the model returns features."),
     ] = "auto",
     workers: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 1,
     seconds: Annotated[

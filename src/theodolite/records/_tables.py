@@ -57,7 +57,7 @@ def _encodable(value: Any) -> Any:
 def layer_table(
     record: Record, *, steps: Mapping[str, int | None] | None = None
 ) -> tuple[list[str], bool]:
-    """Lines of the headline numbers by layer, and whether chance levels stand in brackets."""
+    """Lines of the headline numbers by layer, and whether they have chance levels in brackets."""
     contents = record.contents
     columns = _headlines(contents)
     measured = {row["measure"] for row in contents["rows"]}

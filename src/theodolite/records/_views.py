@@ -1,4 +1,4 @@
-"""Runs as pages and sentences see them: every number by name, and with its path in the record."""
+"""Runs as pages and sentences read them: every number by name, with its path in the record."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Moment:
-    """One step of one run; ``run`` and ``position`` are what paths in a page start with."""
+    """One step of one run; ``run`` and ``position`` are the first parts of paths in a page."""
 
     run: int
     position: int
@@ -47,7 +47,7 @@ class Moment:
 
     @cached_property
     def unreadable(self) -> list[str]:
-        """Layers whose misalignment says nothing: they have too few filters."""
+        """Layers whose misalignment means nothing, because they have too few filters."""
         return unreadable_layers(self.record.contents.get("rows", []))
 
     @cached_property
@@ -56,7 +56,7 @@ class Moment:
         return {(w.get("family"), w["measure"], w.get("layer")): w.get("note") for w in warnings}
 
     def note(self, family: str, measure: str, layer: str | None) -> str | None:
-        """The kind of what is said of a number, one of :class:`Note`; None where it has none."""
+        """The kind of the note about a number, one of :class:`Note`; None without a note."""
         return self._notes.get((family, measure, layer))
 
     @cached_property
@@ -66,27 +66,27 @@ class Moment:
 
     @property
     def has_curves(self) -> bool:
-        """Whether the arrays of this step were kept."""
+        """Whether the record has the arrays of this step."""
         return bool(self._curves)
 
     def index(self, family: str, measure: str, layer: str | None) -> int | None:
-        """Position of a row in the record; None where it was not measured."""
+        """Position of a row in the record; None if it was not measured."""
         return self._rows.get((family, measure, layer))
 
     def row(self, family: str, measure: str, layer: str | None) -> Row | None:
-        """A row of the record; None where it was not measured."""
+        """A row of the record; None if it was not measured."""
         index = self.index(family, measure, layer)
         return None if index is None else self.record.contents["rows"][index]
 
     def value(self, family: str, measure: str, layer: str | None) -> float:
-        """A number of the record; nan where it was not measured."""
+        """A number of the record; nan if it was not measured."""
         row = self.row(family, measure, layer)
         return float("nan") if row is None or row["value"] is None else float(row["value"])
 
     def array(
         self, family: str, name: str, layer: str | None, role: str
     ) -> tuple[str, np.ndarray] | None:
-        """An array of a curve with its name in the record; None where there is none."""
+        """An array of a curve with its name in the record; None if there is none."""
         curve = self._curves.get((family, name, layer))
         key = None if curve is None else curve["arrays"].get(role)
         return None if key is None else (key, self.record.arrays[key])
@@ -102,14 +102,14 @@ class Moment:
 
 @dataclass(frozen=True)
 class Chance:
-    """What chance gives a number: mean and standard deviation, and the moment they are of."""
+    """The chance level of a number: mean and standard deviation, and the moment of measurement."""
 
     mean: float
     sd: float
     moment: Moment
 
     def score(self, value: float) -> float:
-        """Standard deviations from chance; nan where the draws do not differ."""
+        """Standard deviations from chance; nan if all permutations give the same value."""
         return (value - self.mean) / self.sd if self.sd else math.nan
 
 
@@ -128,7 +128,7 @@ class RunView:
         return [layer["name"] for layer in self.run.head.contents.get("layers", [])]
 
     def measured(self, family: str, measure: str) -> bool:
-        """Whether any layer carries this number at any step."""
+        """Whether any layer has this number at any step."""
         return (family, measure) in self._holders
 
     def taken(self, family: str, measure: str) -> list[Moment]:
@@ -136,7 +136,7 @@ class RunView:
         return self._holders.get((family, measure), [])
 
     def drawn(self, family: str, name: str) -> bool:
-        """Whether any layer carries this curve at any step that is shown."""
+        """Whether any layer has this curve at any step that is shown."""
         wanted = (family, name)
         return any((f, n) == wanted for moment in self.curved for f, n, _ in moment.curve_names())
 
@@ -151,9 +151,9 @@ class RunView:
         return before[-1] if before else self.moments[0]
 
     def holding(self, step: int | None, family: str, measure: str) -> Moment:
-        """The latest moment not after the step with this number; without any, that of the step.
+        """The latest moment with this number, up to the step; without one, the moment of the step.
 
-        A monitor takes what is costly at some of its steps only.
+        A monitor measures costly numbers at some steps only.
         """
         key = (step, family, measure)
         if key not in self._held:
@@ -163,9 +163,9 @@ class RunView:
         return self._held[key]
 
     def with_chance(self, step: int | None, family: str, measure: str) -> Moment:
-        """The moment whose chance levels go with the numbers of a step.
+        """The moment whose chance levels are compared with the numbers of a step.
 
-        A monitor draws them at its last step; earlier steps are held against those.
+        A monitor computes them at its last step; earlier steps are compared with these.
         """
         here = self.holding(step, family, measure)
         known = self._chance_holders.get((family, measure), {})
@@ -173,12 +173,12 @@ class RunView:
 
     @cached_property
     def _held(self) -> dict[tuple[int | None, str, str], Moment]:
-        """What ``holding`` found: a page asks for the same thousands of times."""
+        """Results of ``holding``, because a page asks for the same ones thousands of times."""
         return {}
 
     @cached_property
     def _chance_holders(self) -> dict[tuple[str, str], dict[int, Moment]]:
-        """Moments at which chance was drawn, by family and measure, then position."""
+        """Moments with a chance level, by family and measure, then position."""
         found: dict[tuple[str, str], dict[int, Moment]] = {}
         for moment in self.moments:
             rows = moment.record.contents.get("rows", [])
@@ -188,7 +188,7 @@ class RunView:
         return found
 
     def chance(self, step: int | None, family: str, measure: str, layer: str) -> "Chance | None":
-        """What chance gives a layer; None where it was not drawn."""
+        """The chance level of a layer; None if it was not measured."""
         moment = self.with_chance(step, family, measure)
         row = moment.row(family, measure, layer) or {}
         if not finite(row.get("null_mean")):
@@ -198,7 +198,7 @@ class RunView:
 
     @cached_property
     def _holders(self) -> dict[tuple[str, str], list[Moment]]:
-        """Moments that carry a number, by family and measure."""
+        """Moments that have a number, by family and measure."""
         found: dict[tuple[str, str], list[Moment]] = {}
         for moment in self.moments:
             for name in dict.fromkeys((family, m) for family, m, _ in moment.measures()):
@@ -227,7 +227,7 @@ class Group:
 
     @property
     def name(self) -> str:
-        """What the names of the runs have in common, or all of them."""
+        """The common part of the names of the runs, or all names."""
         names = [run.name for run in self.runs]
         common = _common_words(names) if len(names) > 1 else names[0]
         return common or " / ".join(names)
@@ -239,7 +239,7 @@ class Group:
 
     @property
     def is_history(self) -> bool:
-        """Whether there is anything to see over steps."""
+        """Whether there are several steps."""
         return any(len(run.moments) > 1 for run in self.runs)
 
     @cached_property
@@ -254,12 +254,12 @@ class Group:
         return dict.fromkeys(name for moment in moments for name in moment.measures())
 
     def measured(self, family: str, measure: str | None = None) -> list[str]:
-        """Layers that carry a number of the family (or this measure) somewhere in the group."""
+        """Layers that have a number of the family (or this measure) somewhere in the group."""
         found = {la for f, m, la in self._measures if f == family and measure in {None, m}}
         return [layer for layer in self.layers if layer in found]
 
     def curved(self, family: str, name: str) -> list[str]:
-        """Layers that carry this curve somewhere in the group."""
+        """Layers that have this curve somewhere in the group."""
         found = {
             layer
             for run in self.runs
@@ -275,7 +275,7 @@ class Group:
 
 
 def groups_of(runs: Sequence[Run], most_steps: int, most_numbers: int = 10**9) -> list[Group]:
-    """The runs, named apart and put together by their layers, with at most so many steps each.
+    """The runs with different names, grouped by their layers, each with at most this many steps.
 
     Args:
         runs: surveys or histories.
@@ -307,7 +307,7 @@ def _moments(index: int, run: Run, most_steps: int) -> tuple[Moment, ...]:
 
 
 def _sparse(moments: Sequence[Moment]) -> set[tuple[int, ...]]:
-    """Positions of the steps with what is not measured at all of them."""
+    """Positions of the steps with a number, for each number that some steps lack."""
     holders: dict[tuple[str, str], list[int]] = {}
     for moment in moments:
         for name in dict.fromkeys((family, m) for family, m, _ in moment.measures()):
@@ -335,7 +335,7 @@ def _common_words(names: Sequence[str]) -> str:
 
 
 def spaced(count: int, most: int, *, logarithmic: bool = False) -> list[int]:
-    """At most so many of ``range(count)``, evenly spread, the first and the last among them.
+    """At most this many of ``range(count)``, evenly spaced, including the first and the last.
 
     Examples:
         >>> spaced(9, 3), spaced(3, 9), spaced(1000, 4, logarithmic=True)

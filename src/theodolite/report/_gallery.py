@@ -66,7 +66,7 @@ def find_exhibits(root: str | os.PathLike[str]) -> list[Exhibit]:
 
 
 def write_gallery(exhibits: Sequence[Exhibit], path: str | os.PathLike[str]) -> Path:
-    """Write one page that needs no other file; its rows are drawn when they are seen.
+    """Write one page that needs no other file; it draws rows when they become visible.
 
     Returns:
         The path of the file.

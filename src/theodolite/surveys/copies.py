@@ -1,4 +1,4 @@
-"""Examples that occur more than once, and held-out examples that cannot judge the training.
+"""Examples that occur more than once, and held-out examples that say nothing about the training.
 
 A network knows the labels of the examples that it was trained on. Copies of them among held-out
 examples, or beside an example that is left out, are no evidence that it learned.
@@ -71,7 +71,7 @@ def first_copies(keys: Int[Tensor, " n"]) -> Int[Tensor, " m"]:
 
 @dataclass(frozen=True)
 class Usable:
-    """Held-out examples that can judge a training, and how many cannot.
+    """Held-out examples on which the training can be judged, and the number of all others.
 
     Args:
         places: of the examples that can.
@@ -90,7 +90,7 @@ def usable_examples(
     labels: Int[Tensor, " n"] | None,
     classes: Int[Tensor, " c"] | None,
 ) -> Usable:
-    """Which held-out examples can judge a training.
+    """Which held-out examples the training can be judged on.
 
     Args:
         keys: of the held-out inputs; None where inputs cannot be compared.

@@ -1,7 +1,7 @@
 """Accuracy of the model, and of linear probes of the inputs and the layers.
 
 It reads features, inputs and outputs. Linear probes are fitted to examples of the probe set.
-Held-out examples judge them if there are any; otherwise each example is left out once.
+They are judged on held-out examples if there are any; otherwise each example is left out once.
 """
 
 from dataclasses import dataclass
@@ -128,7 +128,7 @@ def require_example_loss(context: SurveyContext) -> None:
 
 @dataclass(frozen=True)
 class _Probed:
-    """The value of a linear probe: the mean score of the examples that judge it."""
+    """The value of a linear probe: the mean score of the examples on which it is judged."""
 
     scores: Float[Tensor, " m"]  # 0 or 1 for classes, parts of R squared for numbers
     error: float

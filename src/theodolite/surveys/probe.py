@@ -551,7 +551,7 @@ def _repeated(keys: Tensor) -> int:
 
 
 def _judging(drawn: Probe, judges: Probe, known: Tensor | None) -> tuple[Probe, Probe | None]:
-    """Held-out examples that can judge the training; None if fewer than two can."""
+    """Held-out examples on which the training can be judged; None if there are fewer than two."""
     labels, classes = judges.targets.labels, None
     if drawn.targets.labels is not None and drawn.class_counts is not None and drawn.complete:
         classes = drawn.class_counts.nonzero().flatten()
