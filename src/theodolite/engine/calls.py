@@ -170,7 +170,10 @@ PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device}
 
 
 def tensors_in(value: Any) -> list[Tensor]:
-    """All tensors inside nested arguments, in order."""
+    """All tensors inside nested arguments, in order, also inside subclasses of containers.
+
+    :func:`map_leaves` rebuilds what it walks, so subclasses are leaves for it and :func:`leaves`.
+    """
     found: list[Tensor] = []
     _gather(value if type(value) is tuple else (value,), found)
     return found

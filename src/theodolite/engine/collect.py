@@ -494,7 +494,7 @@ def use_gradients(
     )
     example_gradients: Callable[[Any], Tensor] = structure.example_gradients
     rows = example_gradients(filled if len(filled) > 1 else filled[0])
-    if isinstance(structure, Dense) and structure.own_rows:
+    if isinstance(structure, Dense) and structure.own_rows:  # parts are always pulled back
         return torch.cat([_own_part(use, structure, rows, k, parameter) for k in range(len(rows))])
     rows = rows.reshape(len(rows), *origin.tensor.shape)
     if not needs_pull_back:

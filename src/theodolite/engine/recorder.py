@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -238,7 +238,7 @@ class UseRecorder(TorchFunctionMode):
         kept_rows: Rows of the batch whose inputs to every call are kept, to compare with single
             runs.
         others: Parameters that are not recorded and do not depend on examples either.
-        structured: Whether to record uses; otherwise only the tensors of calls.
+        calls_only: Whether to record only the tensors of calls, for a single example.
         targets: Tensors of the examples that readouts and losses use.
 
     Attributes:
@@ -258,11 +258,11 @@ class UseRecorder(TorchFunctionMode):
         kept_rows: Sequence[int] = (),
         others: Iterable[Tensor] = (),
         *,
-        structured: bool = True,
+        calls_only: bool = False,
         targets: Any = (),
     ) -> None:
         super().__init__()
-        self._structured = structured
+        self._calls_only = calls_only
         self.uses: list[Use] = []
         self.calls: list[CallTensors] = []
         self.received: list[tuple[str, list[Tensor | None]]] = []
@@ -439,7 +439,7 @@ class UseRecorder(TorchFunctionMode):
             kept = tuple(detached[id(tensor)] for tensor in given)
             after = tuple(tensor.detach().clone() for tensor in returned)
             self.calls.append(CallTensors(name, kept, after))
-            if not self._structured:
+            if self._calls_only:
                 return
         found = self._axes(name, given, sources, returned)
         if len(self._kept_rows):
@@ -585,7 +585,7 @@ def require_complete(output: Tensor, recorder: UseRecorder) -> None:
             if target is None:
                 name = calls.entered(node, following)
             else:
-                name = None if _made_inside(node, target[2]) else target[1]
+                name = None if _made_inside(node, target.intervals) else target.parameter
             if name is None:
                 continue
             raise CannotSplitError(
@@ -642,17 +642,21 @@ class _Calls:
         return found if found is not None and number < found[1] else None
 
 
-def _targets(recorder: UseRecorder) -> dict[int, tuple[Any, str, list[Interval]]]:
-    """Parameters, and nodes whose tensors depend on parameters only -> the times of their use.
+class _Target(NamedTuple):
+    """A parameter, or a node whose tensor depends on parameters only."""
 
-    One node may give several tensors, such as the chunks of a packed weight. Nodes are kept alive,
-    because a released wrapper gives its id to the next one.
-    """
-    targets: dict[int, tuple[Any, str, list[Interval]]] = {}
+    made_by: Any  # kept alive, because a released wrapper gives its id to the next one
+    parameter: str
+    intervals: list[Interval]  # of the calls that received it
+
+
+def _targets(recorder: UseRecorder) -> dict[int, _Target]:
+    """Targets by their ids. One node may give several tensors: the chunks of a packed weight."""
+    targets: dict[int, _Target] = {}
     for key, origin in recorder.origins.items():
         made_by = origin.tensor if origin.tensor.grad_fn is None else origin.tensor.grad_fn
-        _, _, intervals = targets.setdefault(id(made_by), (made_by, origin.roots[0], []))
-        intervals.extend(recorder.intervals.get(key, []))
+        target = targets.setdefault(id(made_by), _Target(made_by, origin.roots[0], []))
+        target.intervals.extend(recorder.intervals.get(key, []))
     return targets
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -169,6 +169,13 @@ class ForwardRun:
         ]
 
 
+class _Alone(NamedTuple):
+    """One example that ran alone, and the tensors of its calls."""
+
+    run: ForwardRun
+    calls: list[CallTensors]
+
+
 @dataclass
 class ModelRecorder:
     """A model with the choice of outputs and parameters for gradients.
@@ -195,9 +202,11 @@ class ModelRecorder:
     batch: Batch | None = None
     tolerance: float = 0.0
     unit: float = 0.0
-    _verified: set[tuple[Any, ...]] = field(default_factory=set)
-    _references: dict[tuple[tuple[int, ...], ...], list[CallTensors]] = field(default_factory=dict)
-    _prepared: tuple[int, ForwardRun, list[CallTensors]] | None = None
+    # Signatures of runs in which no use was missed; calls of one example, by the shapes of its
+    # inputs; an example that has run alone, with its index in the data. A copy begins anew.
+    _verified: set[tuple[Any, ...]] = field(default_factory=set, init=False)
+    _references: dict[Any, list[CallTensors]] = field(default_factory=dict, init=False)
+    _prepared: tuple[int, "_Alone"] | None = field(default=None, init=False)
 
     def run(
         self, batch: Batch, loss: BatchLoss | None = None, examples: Sequence[int] | None = None
@@ -220,40 +229,34 @@ class ModelRecorder:
         self.batch = batch
         prepared, self._prepared = self._prepared, None
         named = range(len(batch)) if examples is None else examples
-        if len(batch) == 1:
-            run, _ = self._record(batch, None, loss=loss)
-            self._check_uses(run)
-            require_finite(self.model, run.outputs, batch, named)
-            return run
-        checked = bool(self.checker.mode)
-        single_rows = self.checker.draw_single_rows(len(batch)) if checked else []
-        singles: list[tuple[ForwardRun, list[CallTensors]]] = []
+        checked = bool(self.checker.mode) and len(batch) > 1
+        single_rows: list[int] = []
+        singles: list[_Alone] = []
         if checked:
+            single_rows = self.checker.draw_single_rows(len(batch))
             if prepared is not None and prepared[0] in named:
                 row = named.index(prepared[0])
                 single_rows = [row, *(other for other in single_rows if other != row)]
-                singles.append(prepared[1:])
+                singles = [prepared[1]]
             else:
-                singles.append(self._single(batch, single_rows[0]))
-            reference = singles[0][1]
-        else:
-            reference = self._reference(batch)
+                singles = [self._run_alone(batch, single_rows[0])]
+        reference = singles[0].calls if checked else self._reference(batch)
         run, use_recorder = self._record(batch, reference, single_rows, loss=loss)
         self._check_uses(run)
         require_finite(self.model, run.outputs, batch, named)
-        if checked:
-            self.checker.suspects.update(run.suspects)
-            if run.suspects:
-                singles += [self._single(batch, row) for row in single_rows[1:]]
-            self.checker.single_examples += len(singles)
-            self._compare_singles(run, use_recorder, single_rows, singles)
-            run = replace(run, single=SingleRun(single_rows[0], singles[0][0].outputs))
-        return run
+        if not checked:
+            return run
+        self.checker.suspects.update(run.suspects)
+        if run.suspects:
+            singles += [self._run_alone(batch, row) for row in single_rows[1:]]
+        self.checker.single_examples += len(singles)
+        self._compare_singles(run, use_recorder, single_rows, singles)
+        return replace(run, single=SingleRun(single_rows[0], singles[0].run.outputs))
 
-    def _single(self, batch: Batch, row: int) -> tuple[ForwardRun, list[CallTensors]]:
+    def _run_alone(self, batch: Batch, row: int) -> "_Alone":
         """Run one example alone, and keep the tensors of all its calls."""
-        run, use_recorder = self._record(batch.take([row]), None, structured=False)
-        return run, use_recorder.calls
+        run, use_recorder = self._record(batch.take([row]), None, calls_only=True)
+        return _Alone(run, use_recorder.calls)
 
     def _check_uses(self, run: ForwardRun) -> None:
         """Check that no use of a parameter was missed, once for runs with the same calls."""
@@ -266,7 +269,7 @@ class ModelRecorder:
         run: ForwardRun,
         use_recorder: UseRecorder,
         single_rows: Sequence[int],
-        singles: Sequence[tuple[ForwardRun, list[CallTensors]]],
+        singles: Sequence[_Alone],
     ) -> None:
         compared = Comparison()
         for index, (single, calls) in enumerate(singles):
@@ -286,7 +289,7 @@ class ModelRecorder:
             compared.add_rows(text, own, single.outputs, whole=run.outputs)
         found = compared.first_above(self.tolerance)
         if found is not None:
-            raise self._differs_alone(found[0], run, single_rows[0], singles[0][0])
+            raise self._differs_alone(found[0], run, single_rows[0], singles[0].run)
 
     def _differs_alone(
         self, text: str, run: ForwardRun, row: int, single: ForwardRun
@@ -306,7 +309,7 @@ class ModelRecorder:
         run, use_recorder = self._record(batch, None)
         self._references[_key(batch)] = use_recorder.calls
         if example is not None:
-            self._prepared = example, run, use_recorder.calls
+            self._prepared = example, _Alone(run, use_recorder.calls)
         return run
 
     def usable_outputs(self, batch: Batch) -> Tensor:
@@ -320,10 +323,13 @@ class ModelRecorder:
         """The differentiated outputs, (n, c), without recording."""
         return self.choice.select(read_outputs(batch.run(self.model), batch, self.readout), batch)
 
-    def _reference(self, batch: Batch) -> list[CallTensors]:
+    def _reference(self, batch: Batch) -> list[CallTensors] | None:
+        """The calls of one example, for batches that are not checked; None for one example."""
+        if len(batch) == 1:
+            return None
         key = _key(batch)
         if key not in self._references:
-            self._references[key] = self._single(batch, 0)[1]
+            self._references[key] = self._run_alone(batch, 0).calls
         return self._references[key]
 
     def _record(
@@ -332,7 +338,7 @@ class ModelRecorder:
         reference: list[CallTensors] | None,
         kept_rows: Sequence[int] = (),
         loss: BatchLoss | None = None,
-        structured: bool = True,
+        calls_only: bool = False,
     ) -> tuple[ForwardRun, UseRecorder]:
         inputs = batch.copied()  # the model may overwrite what it gets
         use_recorder = UseRecorder(
@@ -342,7 +348,7 @@ class ModelRecorder:
             reference,
             kept_rows,
             self._others,
-            structured=structured,
+            calls_only=calls_only,
             targets=(batch.args, dict(batch.kwargs), batch.targets, batch.mask, batch.positions),
         )
         use_recorder.rounding.counts.update(self._rounding_dtypes)
