@@ -137,11 +137,11 @@ STUDY = Study(
     draw=draw,
     stand_in={
         "lite": "8x8 digits, even against odd and the digit as a number, for MNIST and CT position",
-        "reduced": "CIFAR-10's first two classes for CT position, which cannot be had here",
+        "reduced": "CIFAR-10's first two classes for CT position, which we do not have",
     },
     remarks={
         "reduced": "MNIST 0 against 1 and even against odd: the paper does not say which task; at "
         "most 300 epochs",
     },
-    not_run={"published": "CT position cannot be had here; the loader reads the UCI file"},
+    not_run={"published": "CT position is not available here; the loader reads the UCI file"},
 )

@@ -212,7 +212,8 @@ STUDY = Study(
         "test errors relative to a constant"
     },
     not_run={
-        "reduced": "ImageNet and its natural/artificial split cannot be had here; the loader reads "
+        "reduced": "ImageNet and its natural/artificial split are not available here; the loader "
+        "reads "
         "them from the data folder (300 images a class, in memory; natural.txt lists the 449 "
         "natural classes) and trains a ResNet-18; the paper's T2T-ViT is not built",
         "published": "all 1.28 million images do not fit into memory, from which the loader reads; "

@@ -47,7 +47,7 @@ class Setting:
     """A network and its training; the paper prints few of these settings.
 
     Args:
-        data: name of the data set; the 8x8 digits stand in where none can be had.
+        data: name of the data set; the 8x8 digits are the stand-in.
         examples: training images that are used; None takes all.
         depth: layers with weights, the classifier among them.
         width: of every hidden layer.

@@ -68,7 +68,7 @@ def standardized_set(name: str, generator: torch.Generator) -> Dataset:
 
     Raises:
         UnknownNameError: If there is no such set.
-        DataError: If its images cannot be had; the message says which file to put where.
+        DataError: If its images are not available; the message says which file to put where.
     """
     if name not in SETS:
         raise UnknownNameError("data set", name, SETS)

@@ -109,7 +109,7 @@ def download_image_set(name: str) -> Dataset:
 
     Raises:
         UnknownNameError: If no set has that name.
-        DataError: If it cannot be had; the message says why, and which file to put where.
+        DataError: If it is not available; the message says why, and which file to put where.
     """
     if name not in IMAGE_SETS:
         raise UnknownNameError("image set", name, IMAGE_SETS)
