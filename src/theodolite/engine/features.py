@@ -659,7 +659,7 @@ def features(
             rows.setdefault(name, []).append(vectors)
     if not rows:
         raise ShapeError("data: expected at least one batch, got none; the data set is empty")
-    joined = {name: _over_batches(name, rows[name]) for name in reader.calls}
+    joined = {name: _over_batches(name, rows.pop(name)) for name in reader.calls}
     kept = None if outputs is None else torch.cat(reader.outputs)
     return Features(
         joined,

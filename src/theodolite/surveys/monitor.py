@@ -15,7 +15,7 @@ from torch import nn
 
 from theodolite._distributed import Processes
 from theodolite.advice.reasons import Reason, reason
-from theodolite.checks import require_count
+from theodolite.checks import require_count, size_in_bytes
 from theodolite.engine import (
     Layers,
     Loss,
@@ -316,7 +316,7 @@ class Monitor:
         with (
             self.budget.measuring(),
             self._processes.together(),
-            limited_memory(options.memory_limit),
+            limited_memory(size_in_bytes(options.memory_limit)),
             untouched(model),
             one_thread_beside_gpu(model),
         ):

@@ -20,6 +20,7 @@ from theodolite._distributed import Processes, alike
 from theodolite._version import __version__
 from theodolite.advice import answers_of
 from theodolite.advice.reasons import Reason, failure, not_measured, reason
+from theodolite.checks import size_in_bytes
 from theodolite.engine import (
     Batch,
     Layers,
@@ -161,7 +162,7 @@ def survey(
         require_model(model)
         require_device(chosen.device, model)
         inner = unwrap(model)
-        with limited_memory(chosen.memory_limit), untouched(inner):
+        with limited_memory(size_in_bytes(chosen.memory_limit)), untouched(inner):
             require_order(data, truth)
             everything = reusable(data, chosen, targets, empty=not processes.alone)
             probe, judges, fit = draw_fitting(
