@@ -40,7 +40,7 @@ def data(count):
 def size(name):
     return int(next(l for l in open("/proc/self/status") if l.startswith(name)).split()[1]) * 1024
 torch.manual_seed(0)
-model, pairs, limit = net(24), data(120), int(sys.argv[1])
+model, pairs, limit = net(24), data(300), int(sys.argv[1])
 th.survey(net(2), data(24), options={"memory_limit": 10**9})  # loads libraries, starts threads
 open("/proc/self/clear_refs", "w").write("5")
 before = size("VmRSS")
@@ -60,11 +60,11 @@ def peak(limit):
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc")
 def test_the_peak_stays_within_the_limit():
-    limit = 70 * MIB
+    limit = 40 * MIB
     free, _ = peak(0)
     kept, skipped = peak(limit)
-    assert free > 1.3 * limit, "without a limit this survey takes more: the test can fail"
-    assert kept <= limit
+    assert free > 2 * limit, "without a limit this survey takes more: the test can fail"
+    assert kept <= 1.2 * limit
     assert skipped == []
 
 
@@ -90,7 +90,9 @@ def test_fewer_examples_are_said():
     assert texts["kernel"] == f"{used} of 600 examples, to stay within memory_limit"
     exact = th.survey(mlp(), blobs(600), families="kernel", sizes={"kernel": used})
     for layer in found.layers:
-        assert value(found, "cka_target", layer) == value(exact, "cka_target", layer)
+        assert math.isclose(
+            value(found, "cka_target", layer), value(exact, "cka_target", layer), rel_tol=1e-12
+        )
 
 
 def test_many_classes_permute_fewer_examples():

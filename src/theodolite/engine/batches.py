@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, default_collate
 
 from theodolite.engine.calls import NestingError, leaves, map_leaves
+from theodolite.engine.state import trim_memory
 from theodolite.errors import DomainError, DtypeError, ShapeError
 from theodolite.linalg import prints_shapes
 
@@ -101,6 +102,7 @@ class Batch:
 
     def run(self, model: Callable[..., Any]) -> Any:
         """Call the model with copies of these inputs, because it may overwrite what it gets."""
+        trim_memory()
         copied = self.copied()
         return model(*copied.args, **copied.kwargs)
 

@@ -426,16 +426,23 @@ def _gradient_parts(sides: Sequence[OuterFactors], tile_bytes: int) -> Iterator[
     size = n * c * sides[0].output_grads.element_size()
     usable = tile_bytes // 2
     for offsets in _offset_parts(sides[0], usable // (size * C)):
-        columns = [_input_columns(side, offsets) for side in sides]
-        most = max(1, usable // (size * columns[0].shape[1]))
+        width = _input_columns(sides[0][:1], offsets).shape[1]
+        most = max(1, usable // (size * width))
         for rows in spans(C, -(-C // -(-C // most))):  # equal heights
-            formed = [
-                _output_grad_rows(side, rows) @ values.mT  # (n, c C, columns)
-                for side, values in zip(sides, columns, strict=True)
-            ]
+            formed = [_formed(side, offsets, rows, usable // width) for side in sides]
             yield [part.view(len(part), c, -1) for part in formed]
     if sides[0].has_bias:
         yield [side.output_grads.sum(3) for side in sides]
+
+
+def _formed(side: OuterFactors, offsets: slice, rows: slice, column_bytes: int) -> Tensor:
+    """Entries of the gradients, (n, c rows, columns); patches of some examples at a time."""
+    positions = side.output_grads.shape[3] * side.output_grads.element_size()
+    parts = [
+        _output_grad_rows(side[span], rows) @ _input_columns(side[span], offsets).mT
+        for span in spans(len(side), max(1, column_bytes // positions))
+    ]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _output_grad_rows(side: OuterFactors, rows: slice) -> Tensor:

@@ -29,7 +29,7 @@ from theodolite.engine.state import exact_arithmetic, model_device, require_fixe
 from theodolite.errors import DomainError, ShapeError
 from theodolite.linalg import Moments, RowSample, array_function, double
 
-_CHUNK_BYTES = 64 * 2**20
+_CHUNK_BYTES = 8 * 2**20  # of images or patches that are processed together
 # Below this many channels the shifted products are too narrow for the matrix units.
 _FEWEST_CHANNELS = 16
 

@@ -24,7 +24,7 @@ from theodolite.engine.recorder import (
     require_visible,
 )
 from theodolite.engine.rounding import Comparison, Rounding
-from theodolite.engine.state import quiet_vmap, rounding_dtypes
+from theodolite.engine.state import quiet_vmap, rounding_dtypes, trim_memory
 from theodolite.errors import CaptureError
 
 Progress = Callable[[float, str], None]
@@ -340,6 +340,7 @@ class ModelRecorder:
         loss: BatchLoss | None = None,
         calls_only: bool = False,
     ) -> tuple[ForwardRun, UseRecorder]:
+        trim_memory()
         inputs = batch.copied()  # the model may overwrite what it gets
         use_recorder = UseRecorder(
             self.ownership.parameters,

@@ -358,7 +358,7 @@ def raise_trim_threshold() -> None:
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 _USUAL = 2**26, 2**25  # both thresholds after raise_trim_threshold
 _PIECES = 2**8  # blocks above this fraction of the limit return to the system at once
-_LEAST = 2**17  # bytes; glibc's own threshold
+_LEAST = 2**16  # bytes
 
 _limited: ContextVar[bool] = ContextVar("limited", default=False)
 
@@ -392,6 +392,16 @@ def limited_memory(limit: int | None) -> Iterator[None]:
         _limited.reset(token)
         option(_TRIM_THRESHOLD, _USUAL[0])
         option(_MMAP_THRESHOLD, _USUAL[1])
+
+
+def trim_memory() -> None:
+    """Return freed blocks of any size to the system, inside :func:`limited_memory`.
+
+    Small ones between blocks that are in use would add up from pass to pass.
+    """
+    trim = _glibc("malloc_trim") if _limited.get() else None
+    if trim is not None:
+        trim(0)
 
 
 def _glibc(name: str) -> Callable[..., int] | None:

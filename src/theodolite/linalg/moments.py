@@ -25,13 +25,13 @@ from theodolite.linalg.spectra import Eigen, top_eigen
 
 __all__ = ["Moments", "RowSample", "TriangularState", "row_chunks"]
 
-_CHUNK_BYTES = 32 * 2**20  # float64 copy of one chunk; fits into the cache
+_CHUNK_BYTES = 8 * 2**20  # float64 copy of one chunk; fits into the cache
 _SMALL = 1024  # matrices with fewer rows are decomposed faster by a CPU
 _DEVICE_CHUNK_BYTES = 256 * 2**20  # the same on an accelerator, where launches cost time
 
 
 def row_chunks(*tensors: Tensor) -> list[tuple[Tensor, ...]]:
-    """The tensors in chunks of rows whose float64 copies stay below 32 MiB (GPU: 256 MiB) each.
+    """The tensors in chunks of rows whose float64 copies stay below 8 MiB (GPU: 256 MiB) each.
 
     So memory beyond the input does not depend on the number of rows.
     """

@@ -46,7 +46,7 @@ from theodolite.linalg import Moments, RowSample, eps_of
 from theodolite.records import Note
 from theodolite.surveys.layers import Layer, Layout
 from theodolite.surveys.options import FEATURE_READERS, SurveyOptions
-from theodolite.surveys.plan import SurveyPlan
+from theodolite.surveys.plan import KEPT_PRODUCTS, SurveyPlan
 from theodolite.surveys.positions import PositionTask
 from theodolite.surveys.probe import Probe
 from theodolite.surveys.progress import Progress, WorkCounts
@@ -75,9 +75,8 @@ _CHECKED = 3  # copies of the parameters, for gradients and sums that are compar
 _KEPT_RESULTS = 3  # multiple of a forward pass: results, their gradients, and conversions
 _GRADIENTS = 4  # copies of an example's gradient with respect to the largest tensor
 _KEPT_COPIES = 12  # copies of a layer's output, for norms, activations and gradients
-_SMALL = 512  # largest number of examples whose inner products are kept
+_CONVERTED = 256  # columns that are converted to float64 at a time
 _ON_CPU = 200  # with fewer examples a CPU decomposes faster than a GPU
-_STACKED = 2**23  # bytes of inner products that are processed together
 _KEPT = 2**28  # bytes of features that are kept; larger ones are multiplied batch by batch
 
 
@@ -122,8 +121,11 @@ class LayerFeatures:
         if self.products is not None:
             return self.products.double()
         assert self.rows is not None
-        wide = self.rows.double()
-        return wide @ wide.mT
+        total = self.rows.new_zeros(len(self), len(self), dtype=torch.float64)
+        for part in torch.split(self.rows, _CONVERTED, 1):
+            wide = part.double()
+            total.addmm_(wide, wide.mT)
+        return total
 
     def lengths(self) -> Float[Tensor, " n"]:
         """Norm of every example's features, in float64."""
@@ -148,7 +150,7 @@ class LayerFeatures:
         """The first examples; derived values are kept only if they are small."""
         if count < len(self):
             return self.take(torch.arange(count))
-        if count <= _SMALL:
+        if count <= KEPT_PRODUCTS:
             return self
         return LayerFeatures(self.width, self.rows, self.products, self.rounding)
 
@@ -381,6 +383,10 @@ class SurveyContext:
         if self.task is None:
             return self.options.readout
         return self.task.loss_readout if of_loss else self.task.tangent_readout
+
+    def release_features(self) -> None:
+        """Forget the features, for the families that read none."""
+        self.collected.clear()
 
     @contextmanager
     def step(self, stage: str, layer: Layer | None = None) -> Iterator[None]:
@@ -694,14 +700,14 @@ def joined(first: Batch, second: Batch) -> Batch:
         return first
 
 
-def side_by_side(entries: Iterable[tuple[Layer, S]]) -> Iterator[list[tuple[Layer, S]]]:
-    """Layers whose inner products are small enough to be processed together.
+def side_by_side(entries: Iterable[tuple[Layer, S]], most: int) -> Iterator[list[tuple[Layer, S]]]:
+    """Layers whose inner products take together at most this number of bytes.
 
     One call for a stack of small matrices takes as long as one call for a single matrix.
     """
     group: list[tuple[Layer, S]] = []
     for layer, entry in entries:
-        fits = (len(group) + 1) * 8 * len(entry) ** 2 <= _STACKED
+        fits = (len(group) + 1) * 8 * len(entry) ** 2 <= most
         if group and not fits:
             yield group
             group = []

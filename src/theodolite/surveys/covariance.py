@@ -12,10 +12,9 @@ from torch import Tensor
 
 from theodolite.advice.reasons import Reason, failure, reason
 from theodolite.checks import require_finite
-from theodolite.engine import weight_covariance
 from theodolite.engine.layers import CONVOLUTIONS, is_matrix, is_transposed_linear
 from theodolite.errors import ShapeError, TheodoliteError
-from theodolite.linalg import Eigen, Moments, RowSample, top_eigen
+from theodolite.linalg import Eigen, Moments, RowSample
 from theodolite.measures import covariance
 from theodolite.records import Estimate, Note
 from theodolite.surveys.context import SurveyContext
@@ -32,7 +31,7 @@ _LARGE = 1024
 _TOLERANCE = 1e-8  # relative residual of leading directions
 _BASES = 10
 _COPIES = 8  # copies beside the sum: part of a batch, products of patches, eigensolver
-_PATCHES = 70 * 2**20  # bytes of the patches that are processed at one time
+_PATCHES = 10 * 2**20  # bytes of the patches that are processed at one time
 _IMAGES = 8
 _COLORS = 3
 _SMALLEST = 8  # smallest side of a flattened image, in pixels
@@ -163,8 +162,9 @@ def _kept_bytes(context: SurveyContext, layer: Layer) -> int:
     # There are as many patches as positions. Rows of a matrix are along the last axis.
     axes = shape[1:] if isinstance(module, CONVOLUTIONS) else shape[:-1]
     rows *= math.prod(axes) * getattr(module, "groups", 1)
-    few = context.keeps_inputs and rows < width and _needed(context, layer) < width
-    return 8 * width * (rows if few else width)
+    needed = _needed(context, layer)
+    few = context.keeps_inputs and rows < width and needed < width
+    return 8 * width * (max(rows, needed) if few else width)
 
 
 def _why_not(context: SurveyContext, layer: Layer) -> Reason | None:
@@ -272,7 +272,7 @@ def _eigenvector_pictures(
     count = min(_IMAGES, width)
     pairs = {
         "patch_eigenvectors": directions,
-        "filter_eigenvectors": top_eigen(weight_covariance(weight), count),
+        "filter_eigenvectors": RowSample(weight).leading(count),
     }
     for name, (values, vectors) in pairs.items():
         images = vectors[:, :count].mT.reshape(count, *shape)

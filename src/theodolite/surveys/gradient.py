@@ -87,7 +87,7 @@ def measure_feature_contrast(context: SurveyContext, record: RecordBuilder) -> N
     groups = _groups(labels, count)
     permuted = context.draws.permutations_of(groups)[: None if labels is not None else 0]
     every = torch.cat([groups.unsqueeze(0), permuted])  # the labels first, then permutations
-    for stack in side_by_side(context.features("gradient")):
+    for stack in side_by_side(context.features("gradient"), context.plan.stacked_bytes):
         with record.timed("gradient"):
             grams = torch.stack([features.gram for _, features in stack])
             every = every.to(grams.device)  # copied once: with many classes they are large
@@ -305,7 +305,8 @@ def _from_pairs(
 
     total = torch.zeros_like(groups @ groups.mT)
     found: dict[str, LayerGradientAlignment] = {}
-    for group in side_by_side((layer, pairs[layer.name]) for layer in layers):
+    named = ((layer, pairs[layer.name]) for layer in layers)
+    for group in side_by_side(named, context.plan.stacked_bytes):
         grams = [gram for _, gram in group]
         found |= zip([layer.name for layer, _ in group], alignments(grams), strict=True)
         total += sum(gram.double() for gram in grams)

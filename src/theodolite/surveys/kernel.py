@@ -37,7 +37,7 @@ _LONG, _FEWEST = 0.01, 20  # share of examples that may dominate; smallest numbe
 def measure_kernel(context: SurveyContext, record: RecordBuilder) -> None:
     """Rows and curves of all layers."""
     references: list[_Reference] = []
-    for group in side_by_side(context.features("kernel")):
+    for group in side_by_side(context.features("kernel"), context.plan.stacked_bytes):
         with record.timed("kernel"):
             grams = torch.stack([features.gram for _, features in group])
             kernels = CenteredGrams.of(grams, [features.eps for _, features in group])

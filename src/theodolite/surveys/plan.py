@@ -1,9 +1,10 @@
 """Sizes and memory of a measurement, computed before it starts.
 
 The memory limit is for everything that the survey adds to the process: probe set, features,
-kernels, sums and the passes of the model. The model and the given data do not count. The memory has
-three parts. The first, the probe set and the features of all layers, stays. The second is for one
-pass of the model. The third is for the work of one family at a time.
+kernels, sums and the passes of the model. The model and the given data do not count. Two things
+stay: the probe set with the held-out examples, and the features of all layers until the last family
+that reads them is done. Beside them there is one thing at a time: a pass of the model, or the work
+of one family on one layer.
 """
 
 import math
@@ -25,17 +26,18 @@ from theodolite.surveys.layers import Layout
 from theodolite.surveys.options import FEATURE_READERS, SIZES, SurveyOptions
 from theodolite.surveys.probe import Probe
 
-__all__ = ["SurveyPlan", "warn_of_memory"]
+__all__ = ["KEPT_PRODUCTS", "SurveyPlan", "warn_of_memory"]
+
+KEPT_PRODUCTS = 512  # largest number of examples whose inner products are kept
 
 _MOST = 4 * 2**30  # default limit on the CPU
-_USED = 0.85  # usable share of the limit: the allocator keeps some freed memory
+_USED = 0.8  # usable share of the limit: libraries below torch make their own copies
 _LIVE = 6  # results of operations that exist at one time, with conversions of layout
-_STAYING = 4  # features that stay may take 1 / _STAYING of the memory
+_MATRICES = 16 * 8  # bytes for each pair of examples: references, a kernel, its decomposition
 _NULL_COPIES = 6 * 8  # bytes for each number of permuted targets, with intermediate results
-_PLANNED = 0.5  # usable share of the free bytes: libraries below torch make their own copies
-_SHARE = 8  # gradients of one pass may take 1 / _SHARE
+_STACKED = 2**23  # largest number of bytes of kernels that are processed together
+_STACKS = 2**5  # kernels that are processed together may take 1 / _STACKS
 _GRAPHS = 4  # results that a backward pass needs may take 1 / _GRAPHS
-_BACKWARD = 5  # results of a backward pass that exist at one time
 _FEWEST = 4
 _BATCHES = {"cuda": 1000}  # examples in one pass; elsewhere 256
 _KERNELS = 18 * 2**30  # default limit for kernels of long sequences, in bytes
@@ -80,7 +82,12 @@ class SurveyPlan:
         return available if size is None else min(size, available)
 
     def fitted(
-        self, options: SurveyOptions, layout: Layout, probe: Probe, processes: Processes
+        self,
+        options: SurveyOptions,
+        layout: Layout,
+        probe: Probe,
+        processes: Processes,
+        held_out: Probe | None = None,
     ) -> "SurveyPlan":
         """The plan with a batch size, numbers of examples and free bytes within the memory limit.
 
@@ -90,7 +97,8 @@ class SurveyPlan:
         # Equal in all processes, because they must choose the same sizes.
         limit = size_in_bytes(options.memory_limit) or min(processes.gather(_default_limit(probe)))
         warn_of_memory(limit, available_bytes(_place(probe)), stacklevel=4)
-        probe_bytes = sum(tensor.nbytes for tensor in _inputs(probe))
+        others = [] if held_out is None else [held_out]
+        probe_bytes = sum(tensor.nbytes for part in (probe, *others) for tensor in _inputs(part))
         single = _LIVE * layout.footprint.per_example(layout.footprint.largest)
         single += 4 * sum(layer.features for layer in layout.layers)
         free = int(_USED * limit) - probe_bytes
@@ -100,12 +108,13 @@ class SurveyPlan:
                 f" bytes ({probe_bytes:,} for the probe, {2 * single:,} for passes of one example),"
                 f" got {limit:,}; choose fewer examples (sizes=) or layers"
             )
-        wanted = options.batch_size or _BATCHES.get(_place(probe).type, 256)
-        batch = max(1, min(wanted, free // max(1, _STAYING * single)))
-        most = _most_examples(options, layout, probe, free // _STAYING)
         sizes, notes = dict(options.sizes), {}
         plan = replace(self, sizes=sizes, details=self.details and options.details)
         readers = [family for family in FEATURE_READERS if family in options.families]
+        judging = plan.size("held_out", 0 if held_out is None else len(held_out))
+        most = _most_examples(options, layout, probe, free, judging)
+        if judging > most:
+            sizes["held_out"] = judging = most
         for family in readers:
             wanted = plan.size(family, probe.row_count)
             if wanted > most:
@@ -115,10 +124,15 @@ class SurveyPlan:
         if "tangent" in options.families and wanted > few:
             sizes["tangent"] = few
             notes["tangent"] = reason(Note.FEWER_FOR_TIME, few=few, wanted=wanted)
-        if readers:  # features in float32 or products in float64, depending on the width
-            count = min(most, probe.row_count)
-            free -= sum(8 * count * min(layer.features, count) for layer in layout.layers)
+        read = max((plan.size(family, probe.row_count) for family in readers), default=0) + judging
+        wanted = options.batch_size or _BATCHES.get(_place(probe).type, 256)
+        batch = max(1, min(wanted, (free - _kept_bytes(layout, read)) // max(1, single)))
         return replace(plan, batch_size=batch, free_bytes=free, notes=notes)
+
+    @property
+    def stacked_bytes(self) -> int:
+        """Bytes of inner products that are processed together."""
+        return min(_STACKED, self.free_bytes // _STACKS)
 
     def with_sizes(self, **sizes: int | None) -> "SurveyPlan":
         """The plan with other numbers of examples."""
@@ -139,8 +153,7 @@ class SurveyPlan:
         On a GPU passes of a single output (``launched``) are as large as memory allows, because
         each pass is recorded and checked.
 
-        One pass may hold gradients of all outputs and the results for its backward passes. The
-        engine refuses a batch that leaves no memory for kernels.
+        With a limit the engine chooses the batches, from its own plan.
         """
         passing = layout.footprint
         graph = 2 * passing.per_example(passing.total)  # activations, and as many gradients
@@ -149,10 +162,7 @@ class SurveyPlan:
         if options.memory_limit is None:
             roomy = min(self.batch_size, self.free_bytes // (_GRAPHS * max(1, graph)))
             return {"batch_size": max(1, roomy)} if launched and outputs == 1 else {}
-        each = _BACKWARD * outputs * passing.per_example(passing.largest)
-        limit = int(_PLANNED * self.free_bytes)
-        fitting = self.free_bytes // (_SHARE * max(1, each)), limit // (_GRAPHS * max(1, graph))
-        return {"memory_limit": limit, "batch_size": max(1, min(fitting))}
+        return {"memory_limit": self.free_bytes}
 
 
 def warn_of_memory(planned: int, available: int, *, stacklevel: int) -> None:
@@ -180,13 +190,34 @@ def _default_limit(probe: Probe) -> int:
     return half if place.type == "cuda" else min(_MOST, half)
 
 
-def _most_examples(options: SurveyOptions, layout: Layout, probe: Probe, share: int) -> int:
-    """Number of examples whose features, products and permuted targets fit into a share."""
-    by_products = math.isqrt(share // (8 * max(1, len(layout.layers))))
+def _most_examples(
+    options: SurveyOptions, layout: Layout, probe: Probe, free: int, judging: int
+) -> int:
+    """Number of examples that fit: their features stay beside the work on one layer.
+
+    Held-out examples are in the kernel of a linear probe.
+    """
     known = [targets for targets in (probe.rows, probe.truth) if targets is not None]
     columns = max(1 if t.columns is None else t.columns.shape[1] for t in known)
-    by_nulls = share // (_NULL_COPIES * max(1, options.permutations) * columns)
-    return max(_FEWEST, min(by_products, by_nulls))
+    nulls = _NULL_COPIES * max(1, options.permutations) * columns
+
+    def needed(count: int) -> int:
+        rows = count + min(judging, count)
+        return _kept_bytes(layout, rows) + _MATRICES * count**2 + 3 * 8 * rows**2 + nulls * count
+
+    found = [count for count in (2**k for k in range(40)) if needed(count) <= free]
+    low, high = max(found, default=1), 2 * max(found, default=1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if needed(middle) <= free else (low, middle)
+    return max(_FEWEST, low)
+
+
+def _kept_bytes(layout: Layout, rows: int) -> int:
+    """Bytes of the features of all layers, or of the products of wide ones."""
+    features = [layer.features for layer in layout.layers]
+    products = 8 * rows if rows <= KEPT_PRODUCTS else 0  # kept beside narrow features
+    return sum(rows * (4 * min(width, rows) + products) for width in features)
 
 
 def _most_sequences(options: SurveyOptions, layout: Layout, probe: Probe) -> int:

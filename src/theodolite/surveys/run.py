@@ -232,7 +232,7 @@ def measure_model(
     ):
         model.eval()
         layout = _layout(model, probe, options, plan.most_layers, memory)
-        plan = plan.fitted(options, layout, probe, processes)
+        plan = plan.fitted(options, layout, probe, processes, held_out)
         rows = max(len(probe), probe.row_count)
         draws = Draws.of(rows, options.permutations, options.half_samples, options.seeded(1))
         context = SurveyContext(
@@ -357,6 +357,8 @@ def _measure_parts(context: SurveyContext, record: RecordBuilder, schedule: Sche
             if part in readers:
                 schedule.plan_rows(readers[readers.index(part) :])
             _measure_part(context, record, schedule, part, why)
+        if part is parts[-1] or not any(p.reads_features for p in parts[parts.index(part) + 1 :]):
+            context.release_features()
     if "gradient" in families or record.rows:
         _measure_loss(context, record)
 

@@ -286,7 +286,8 @@ def _heat_maps(context: SurveyContext, record: RecordBuilder, layers: Sequence[L
     ]
     drawn = linear[:: max(1, -(-len(linear) // _PICTURES))]
     outputs, free = context.layout.outputs or 1, context.plan.free_bytes
-    sizes = {layer.name: 4 * _GRADIENTS * outputs * max(1, layer.width) for layer in drawn}
+    graph = 2 * context.layout.footprint.per_example(context.layout.footprint.total)
+    sizes = {layer.name: graph + 4 * _GRADIENTS * outputs * layer.width for layer in drawn}
     widest = max(sizes.values(), default=1)
     count = min(_PICTURED, context.count("tangent"), free // widest)
     if drawn and count < 2:
