@@ -251,6 +251,7 @@ class Call:
 
 
 ToOutputGrads = Callable[[Tensor], Tensor]
+ResultGrads = tuple[Tensor | None, ...]  # gradients at the results of one call; None for zero
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from theodolite.engine.calls import Dense, Lookup, Outer, split_examples
+from theodolite.engine.calls import Dense, Lookup, Outer, ResultGrads, split_examples
 from theodolite.engine.factors import (
     DenseFactors,
     Factors,
@@ -31,8 +31,6 @@ from theodolite.engine.plan import GroupPlan, ParameterGroup, Route
 from theodolite.engine.recorder import Use, pull_back
 from theodolite.engine.state import quiet_vmap, without_autocast
 from theodolite.errors import ShapeError
-
-ResultGrads = tuple[Tensor | None, ...]
 
 
 @dataclass(frozen=True)
@@ -469,7 +467,7 @@ def collector_of(plan: GroupPlan, sizes: BlockSizes, parameter: Tensor) -> Colle
 
 def use_gradients(
     use: Use,
-    given: tuple[Tensor | None, ...],
+    given: ResultGrads,
     parameter: Tensor,
     needs_pull_back: bool,
     limit: int = 2**26,
@@ -538,7 +536,7 @@ def loss_factors(
         yield _loss_factors(group, chosen, parameters[group.parameter])
 
 
-Chosen = list[tuple[Use, tuple[Tensor | None, ...]]]
+Chosen = list[tuple[Use, ResultGrads]]
 
 
 def _loss_factors(group: ParameterGroup, chosen: Chosen, parameter: Tensor) -> Factors:

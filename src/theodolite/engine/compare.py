@@ -89,19 +89,24 @@ def compare_gradients(
         norms = [torch.linalg.vector_norm(wide(difference(name))) for name in names]
         gaps = torch.stack(norms).tolist() if norms else []
     for index, (name, gap) in enumerate(zip(names, gaps, strict=True)):
-        total, within = found.get(name), math.isfinite(sizes.get(name, 0.0))
-        if total is None or (within and math.isfinite(gap)):
+        size = sizes.get(name, 0.0)
+        if name not in found or math.isfinite(gap + size):
             continue
-        within = within and bool(total.isfinite().all())
-        if not within and name in wanted and wanted[name].isfinite().all():
-            dtype = str(total.dtype).removeprefix("torch.")
-            raise NotFiniteError(
-                f"gradients with respect to {name!r}: expected sums within the range of {dtype}, "
-                "got infinity; measure model.double(), with inputs in float64"
-            )
+        if name in wanted and wanted[name].isfinite().all():
+            _require_in_range(name, found[name], size)
         gaps[index] = float(norm_of(difference(name)))
     scales = [max(known.get(name, 0.0), sizes.get(name, 0.0)) for name in names]
     require_small(recorder, names, gaps, scales)
+
+
+def _require_in_range(name: str, total: Tensor, size: float) -> None:
+    if math.isfinite(size) and total.isfinite().all():
+        return
+    dtype = str(total.dtype).removeprefix("torch.")
+    raise NotFiniteError(
+        f"gradients with respect to {name!r}: expected sums within the range of {dtype}, got "
+        "infinity; measure model.double(), with inputs in float64"
+    )
 
 
 def require_small(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from theodolite.engine.batches import Batch
-from theodolite.engine.calls import CannotSplitError, split_examples, tensors_in
+from theodolite.engine.calls import CannotSplitError, ResultGrads, split_examples, tensors_in
 from theodolite.engine.check import Cause, ExampleCheck, SingleRun, cannot_split
 from theodolite.engine.compare import require_finite
 from theodolite.engine.layers import Ownership
@@ -96,7 +96,7 @@ class ForwardRun:
 
     def passes(
         self, keep_graph: bool = False, wanted: Collection[int] | None = None
-    ) -> Iterator[tuple[int, list[tuple[Tensor | None, ...]]]]:
+    ) -> Iterator[tuple[int, list[ResultGrads]]]:
         """For every output the gradients of its sum over examples, at each use; None if zero.
 
         Args:
@@ -156,9 +156,9 @@ class ForwardRun:
 
     def by_use(
         self, grads: Sequence[Tensor | None], wanted: Collection[int] | None = None
-    ) -> list[tuple[Tensor | None, ...]]:
+    ) -> list[ResultGrads]:
         """Gradients at the results of calls, for each requested use."""
-        arrived: dict[int, tuple[Tensor | None, ...]] = {}
+        arrived: dict[int, ResultGrads] = {}
         position = 0
         for call, use in self.calls(wanted).items():
             arrived[call] = tuple(grads[position : position + len(use.edges)])
