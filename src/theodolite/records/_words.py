@@ -216,6 +216,7 @@ class Note(StrEnum):
 # Number of decimals by size; half a unit below a power of ten rounds up.
 _DECIMALS = ((99.95, 0), (9.995, 1), (0.9995, 2), (0.00995, 3), (0.0001, 4))
 _LARGE = 1e7
+_GROUPED = 1e4  # from here on digits are in groups of three
 
 Certainty = Literal["clear", "likely", "undecided"]
 CERTAINTIES: tuple[Certainty, ...] = ("clear", "likely", "undecided")
@@ -302,6 +303,8 @@ def shown(value: int | float | None) -> str:
     Examples:
         >>> shown(0.12345), shown(0.03), shown(1234.5), shown(0.9996), shown(0.0012345)
         ('0.123', '0.030', '1234', '1.00', '0.0012')
+        >>> shown(6902300)
+        '6,902,300'
         >>> shown(0.0), shown(-2e-6), shown(float("inf")), shown(float("nan"))
         ('0', '−2.0e−06', '∞', '–')
     """
@@ -316,7 +319,7 @@ def shown(value: int | float | None) -> str:
     elif decimals is None or size >= _LARGE:
         text = f"{value:.1e}"
     else:
-        text = f"{value:.{decimals}f}"
+        text = f"{value:,.{decimals}f}" if size >= _GROUPED else f"{value:.{decimals}f}"
     return text.replace("-", "−")
 
 
