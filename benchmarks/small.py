@@ -3,7 +3,8 @@
 Networks of 10 to 100 thousand parameters and few examples: the numbers to compute are few, and the
 fixed cost of a call decides. Each number is the least of several calls after a warm-up. Every
 call gets a copy of the model, made before its time is taken, so that calls share nothing. TorchJD
-computes the total kernel of all outputs, Opacus the norms of gradients by ghost clipping.
+computes the total kernel of all outputs, Opacus the norms of gradients by ghost clipping. The last
+two columns are the passes of checked kernels and gradients, without anything else.
 
     PYTHONPATH=src OMP_NUM_THREADS=1 python -m benchmarks.small
 """
@@ -12,10 +13,12 @@ import argparse
 import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call, jacrev, vmap
 from torch.nn import functional
 
@@ -114,6 +117,58 @@ def plain(case: Case) -> Callable[[nn.Module], Any]:
     return lambda model: torch.autograd.grad(_loss(model(x), y).sum(), [*model.parameters()])
 
 
+def passes(case: Case, joint: bool) -> Callable[[nn.Module], Any]:
+    """The passes of a checked call and nothing else: no recording, contraction or comparison.
+
+    One example alone, the batch, and half of it again run forward. Kernels take one vectorised
+    backward pass of all outputs and one start more; gradients take two. Both take gradients of the
+    half and of the single example with respect to the parameters. Gradients evaluate the loss for
+    the batch, for the half and for the single example.
+
+    Args:
+        case: The network and its data.
+        joint: Whether these are the passes of kernels.
+    """
+    _, x, y = case
+    n, half = len(x), len(x) // 2
+
+    def call(model: nn.Module) -> None:
+        edges: list[GradientEdge] = []
+        owners = [m for m in model.modules() if [*m.parameters(recurse=False)]]
+        hooks = [m.register_forward_hook(partial(_add_edges, edges)) for m in owners]
+        outputs = model(x)
+        for hook in hooks:
+            hook.remove()
+        parts = [model(x[:1]), model(x[:half])]
+        found = [part.detach().requires_grad_() for part in (outputs, *parts)]
+
+        def backward(start: Tensor) -> Any:
+            return torch.autograd.grad(outputs, edges, start, retain_graph=True, allow_unused=True)
+
+        weights = [*model.parameters()]
+        if joint:
+            starts = torch.eye(11, 10)[:, None].expand(-1, n, -1)
+            vmap(lambda start: torch.autograd.grad(outputs, edges, start, retain_graph=True))(
+                starts
+            )
+            both = torch.cat(parts)
+            torch.autograd.grad(both, weights, torch.ones_like(both), allow_unused=True)
+            return
+        for values, labels in zip(found, (y, y[:1], y[:half]), strict=True):
+            torch.autograd.grad(_loss(values, labels).sum(), values)
+        backward(torch.ones_like(outputs))
+        backward(torch.ones_like(outputs))
+        for part in parts:
+            torch.autograd.grad(part, weights, torch.ones_like(part), allow_unused=True)
+
+    return call
+
+
+def _add_edges(edges: list[GradientEdge], _module: nn.Module, _args: Any, output: Any) -> None:
+    tensors = output if isinstance(output, tuple) else (output,)
+    edges.extend(get_gradient_edge(t) for t in tensors if isinstance(t, Tensor) and t.requires_grad)
+
+
 def func_kernels(case: Case) -> Callable[[nn.Module], Any]:
     """Kernels per tensor from all gradients, by torch.func."""
     _, x, _ = case
@@ -189,6 +244,8 @@ def main() -> None:
         "torch.func ": func_gradients,
         "Opacus": opacus_norms,
         "plain pass": plain,
+        "passes": lambda case: passes(case, True),
+        "passes ": lambda case: passes(case, False),
     }
     print(f"{'ms of processor time':24s}" + "".join(f"{name:>12s}" for name in rows))
     for name, case in cases(options.examples):
