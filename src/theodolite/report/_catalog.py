@@ -292,6 +292,10 @@ def _named(group: Group, name: str, step: int | None) -> Figure | None:
     headings = {
         family.headline: family.heading for family in (*PROBES.values(), *FAMILIES.values())
     }
+    headings |= {
+        "transfer": "strength of the weights along each direction of the data",
+        "label_power": "share of the labels on each direction",
+    }
     heading = headings.get(name, name.replace("_", " "))
     words = Words(f"{heading[0].upper()}{heading[1:]}")
     if name in FAMILIES:
