@@ -22,7 +22,7 @@ from theodolite.advice.findings import (
     carry_over,
     compare_layers,
 )
-from theodolite.advice.inputs import FitEvidence, InputFinding, judge_inputs
+from theodolite.advice.inputs import CALIBRATED, FitEvidence, InputFinding, judge_inputs
 from theodolite.advice.sentences import worded
 from theodolite.records import FAMILIES, MEMORISED, NORMAL
 
@@ -31,7 +31,6 @@ __all__ = ["answers_of", "findings_of"]
 Row = Mapping[str, Any]
 Rows = Mapping[tuple[str | None, str], Row]
 _TRAINED_ON = ("train", "unknown", None)  # splits that may have been trained on
-_CALIBRATED = 100  # fewest examples; the rule on inputs was calibrated on 105 and more
 _PREDICTED = (InputFinding.PREDICT, InputFinding.FIRST_LAYER_PREDICTS)
 _INPUT = "input"  # role of the layer that is the raw input
 
@@ -153,7 +152,7 @@ def _fit(
         return FitOnTraining(train, input_r2=r2, repeated=repeated, left_out=left_out)
     evidence = _evidence(rows, contents, layers, right)
     judged = InputFinding.UNDEFINED
-    if evidence is not None and train.n >= _CALIBRATED and not left_out:
+    if evidence is not None and train.n >= CALIBRATED and not left_out:
         judged = judge_inputs(evidence)
         if judged in _PREDICTED and repeated > REPEATED:  # other examples have the same inputs
             judged = InputFinding.UNDEFINED

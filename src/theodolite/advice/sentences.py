@@ -21,7 +21,7 @@ from theodolite.advice.findings import (
     Measured,
     Unlabelled,
 )
-from theodolite.advice.inputs import InputFinding
+from theodolite.advice.inputs import CALIBRATED, InputFinding
 from theodolite.records import FAMILIES, Answer, Certainty, listed
 
 __all__ = ["layer_name", "percent", "verdict_words", "worded"]
@@ -320,7 +320,9 @@ def _why_undecided(finding: FitOnTraining) -> str:
         return "features of the first layer predict less than half of what the raw inputs predict"
     if finding.repeated > REPEATED:
         return "copies among the examples make predictions from other examples meaningless"
-    return "these examples are too few to predict the fit from the inputs"
+    if finding.train.n < CALIBRATED:
+        return f"fewer than {CALIBRATED} examples are too few to predict the fit from the inputs"
+    return "the fit could not be predicted from the raw inputs"
 
 
 def _held_out_fit(finding: HeldOutFit) -> Answer:
