@@ -60,7 +60,7 @@ def peak(limit):
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc")
 def test_the_peak_stays_within_the_limit():
-    limit = 40 * MIB
+    limit = 20 * MIB
     free, _ = peak(0)
     kept, skipped = peak(limit)
     assert free > 2 * limit, "without a limit this survey takes more: the test can fail"

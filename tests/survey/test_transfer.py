@@ -16,6 +16,7 @@ from theodolite.engine import untouched
 from theodolite.errors import DomainError, MemoryLimitError, RecordError, UnknownNameError
 from theodolite.measures import kernel, representation
 from theodolite.records import Note, Record, load_record, require_transfer, save_record
+from theodolite.surveys import transfers
 from theodolite.surveys.heads import Body, WithHead
 from theodolite.surveys.transfer_results import Transfer
 
@@ -482,7 +483,7 @@ def test_a_kernel_that_fits_in_parts_is_measured():
     judged = th.transfer(model, data, memory_limit=3_000_000).record.contents["models"][0]
     assert judged["notes"] == []
     assert judged["tangent"]["n"] == 40
-    told = th.transfer(model, data, memory_limit=10_000).record.contents["models"][0]["notes"]
+    told = th.transfer(model, data, memory_limit=300_000).record.contents["models"][0]["notes"]
     assert told[0]["facts"] == {"why": Note.TANGENT_MEMORY}
     assert told[0]["text"].endswith("smaller tangent_examples= or a larger memory_limit= may help")
 
@@ -702,7 +703,24 @@ def test_seconds_shorten_the_tangent_kernel_and_say_so(monkeypatch):
     assert sizes == [60]
 
 
+def test_features_beyond_the_memory_limit_are_refused_with_numbers():
+    wide = nn.Sequential(nn.Linear(3, 20_000), nn.ReLU(), nn.Linear(20_000, 2))
+    data = torch.randn(100, 3), torch.arange(100) % 2
+    with pytest.raises(DomainError, match=r"at least \d+ MB .*100 examples and their features"):
+        th.transfer(wide, data, memory_limit="5MB")
+
+
+def test_the_last_regressions_leave_less_time_for_tangent_kernels(monkeypatch):
+    x, y = task(60)
+    counts = []
+    for closing in (0.0, 1e6):
+        monkeypatch.setattr(transfers, "_closing_seconds", lambda count, s=closing: s)
+        found = th.transfer(good(), (x, y), seconds=1000)
+        counts.append(found.record.contents["models"][0]["tangent"]["n"])
+    assert counts == [60, 20]
+
+
 def test_kernels_beyond_the_memory_limit_are_refused_with_numbers():
     x, y = task(1500)
-    with pytest.raises(MemoryLimitError, match=r"1500 examples need 72 MB.*examples=\d+"):
+    with pytest.raises(MemoryLimitError, match=r"1500 examples need 126 MB.*examples=\d+"):
         th.transfer(good(), (x, y), memory_limit="40MB")

@@ -400,7 +400,7 @@ def make_plan(
             block_size = min(block_size, int(free_bytes // (2 * factor_bytes)))
         predicted_bytes = fixed_bytes + pass_bytes + 2 * block_size * factor_bytes
     # At the end the check holds gradients of two parts of a batch, and a graph of the larger one.
-    check_bytes = kernel_bytes + 2 * parameter_bytes if options.check else 0
+    check_bytes = kernel_bytes + 3 * parameter_bytes if options.check else 0
     predicted_bytes = max(predicted_bytes, check_bytes)
     if block_size < 1 or predicted_bytes > limit:
         example_bytes = graph_bytes + 2 * factor_bytes

@@ -32,18 +32,20 @@ from theodolite.engine import (
     Layers,
     available_bytes,
     features,
+    limited_memory,
     model_device,
     require_device,
     require_pool,
     select_layers,
+    tensors_in,
     untouched,
 )
 from theodolite.errors import DomainError, MemoryLimitError, RecordError, UnwrittenWarning
-from theodolite.linalg import LeaveOneOut, regression_targets
+from theodolite.linalg import LeaveOneOut, regression_targets, symmetric_eigen
 from theodolite.measures import representation
 from theodolite.records import Note, Record, load_record, save_record
 from theodolite.surveys.heads import Body, pretrained_body
-from theodolite.surveys.layers import Layer, survey_layers
+from theodolite.surveys.layers import Footprint, Layer, survey_layers
 from theodolite.surveys.options import SurveyOptions
 from theodolite.surveys.plan import warn_of_memory
 from theodolite.surveys.probe import Probe, draw_probe, fit_inputs
@@ -77,8 +79,10 @@ Prepare = Callable[[Any], Any]
 
 _PROBED = 500  # largest number of examples for the linear probe of a layer
 _FEW = 20  # examples of the kernel whose time predicts that of a larger one
-_KERNELS = 4  # kernels between all examples that exist at one time, in float64
-_SMALL = 32_000_000  # bytes: a thousand examples are never refused
+_KERNELS = 7  # kernels between all examples that exist at one time, in float64
+_USED = 0.8  # usable share of the limit: libraries below torch make their own copies
+_LIVE = 6  # results of operations that exist at one time
+_CLOSING, _TIMED = 3, 256  # decompositions at the end; rows of the one that is timed
 
 
 @dataclass(frozen=True)
@@ -97,9 +101,11 @@ class TransferOptions:
         labels: numbers of labels for the learning curve; by default up to ten times the examples.
         batch_size: examples in one forward pass for features. Tangent kernels choose their own.
         seconds: time limit for all models together; each gets an equal share. If needed, tangent
-            kernels use fewer examples. None for no limit.
-        memory_limit: limit for tangent kernels and for kernels between all examples, in bytes or
-            as a size such as "4GB".
+            kernels use fewer examples. Building a model, one pass over the examples, linear probes
+            and the last regressions are never cut. For 2,000 examples of a small network they take
+            about three seconds. None for no limit.
+        memory_limit: limit for the memory that measuring adds, in bytes or as a size such as "4GB".
+            Models and data do not count. A model that needs more is refused with a reason.
         device: device for measuring; by default that of each model.
         seed: seed of the drawn examples and of the new head.
         name: name of the result.
@@ -312,7 +318,7 @@ def _require_memory(count: int, options: TransferOptions) -> None:
     """Refuse kernels between all examples above the limit; warn of those above free memory."""
     limit = size_in_bytes(options.memory_limit)
     need = _KERNELS * 8 * count**2
-    if limit is not None and need > max(limit, _SMALL):
+    if limit is not None and need > limit:
         raise MemoryLimitError(
             f"memory_limit: kernels between {count} examples need {need / 1e6:.0f} MB, more than "
             f"{limit / 1e6:.0f} MB; pass examples={int((limit / _KERNELS / 8) ** 0.5)} or less"
@@ -473,7 +479,8 @@ def _measured(
     notes: list[Reason] = []
     require_device(options.device, model)
     place = options.device or model_device(model)
-    with _moved(model, options.device), untouched(model):
+    limit = size_in_bytes(options.memory_limit)
+    with _moved(model, options.device), limited_memory(limit), untouched(model):
         model.eval()
         examples = _Prepared(probe.batch.to(place), prepare, options.batch_size, place)
         few = replace(probe, batch=examples.part(slice(0, 2)), notes={})
@@ -487,7 +494,8 @@ def _measured(
         )
         body = pretrained_body(model, examples.part(slice(0, 3)), wanted)
         began = time.perf_counter()
-        shown = _layers(body, examples.part(slice(0, 3)), options)
+        shown, footprint = _layers(body, examples.part(slice(0, 3)), options)
+        examples, free = _fitting(examples, probe, shown, footprint, limit)
         rows, outputs = _features(body, examples, shown, options.pool)
         seconds["features"] = time.perf_counter() - began
         report(0.3, f"{name}: features")
@@ -505,6 +513,8 @@ def _measured(
         seconds["probes"] = time.perf_counter() - began - seconds["features"]
         report(0.5, f"{name}: linear probes")
         began = time.perf_counter()
+        until = None if until is None else until - _closing_seconds(len(outputs))
+        options = replace(options, memory_limit=free)
         of_body = _body_kernel(body, outputs, examples, options, notes, until)
         found = judged(outputs, [rows[layer.name] for layer in shown], of_body, answers)
         seconds["tangent"] = time.perf_counter() - began
@@ -604,16 +614,58 @@ def _moved(model: nn.Module, device: torch.device | str | None) -> Iterator[None
         model.to(home)
 
 
-def _layers(body: Body, few: Batch, options: TransferOptions) -> list[Layer]:
-    """The layers below the head; empty if the model is only a head."""
+def _closing_seconds(count: int) -> float:
+    """Expected time of the regressions with all examples, which follow the tangent kernel."""
+    rows = min(count, _TIMED)
+    draws = torch.Generator().manual_seed(0)
+    matrix = torch.randn(rows, rows, dtype=torch.float64, generator=draws)
+    began = time.perf_counter()
+    symmetric_eigen(matrix + matrix.mT)
+    return _CLOSING * (time.perf_counter() - began) * (count / rows) ** 3
+
+
+def _fitting(
+    examples: _Prepared,
+    probe: Probe,
+    shown: Sequence[Layer],
+    footprint: Footprint,
+    limit: int | None,
+) -> tuple[_Prepared, int | None]:
+    """Examples in batches that fit into the memory limit, and the bytes left for tangent kernels.
+
+    Raises:
+        MemoryLimitError: If features of all examples, with a pass of one or with the kernels
+            between all examples, do not fit.
+    """
+    if limit is None:
+        return examples, None
+    count = len(examples.batch)
+    kept = sum(tensor.nbytes for tensor in tensors_in(probe.batch.args))
+    kept += 4 * count * sum(layer.features for layer in shown)
+    single = _LIVE * footprint.per_example(footprint.largest)
+    kernels = _KERNELS * 8 * count**2
+    free = int(_USED * limit) - kept
+    if free < max(single, kernels):
+        raise MemoryLimitError(
+            f"memory_limit: expected at least {(kept + max(single, kernels)) / _USED / 1e6:.0f} MB "
+            f"({kept / 1e6:.0f} for {count} examples and their features, {single / 1e6:.0f} for a "
+            f"pass of one, {kernels / 1e6:.0f} for kernels), got {limit / 1e6:.0f} MB; pass fewer "
+            "examples= or layers="
+        )
+    return replace(examples, size=max(1, min(examples.size, free // max(1, single)))), free
+
+
+def _layers(body: Body, few: Batch, options: TransferOptions) -> tuple[list[Layer], Footprint]:
+    """The layers below the head, none if the model is only a head; and the work of a pass."""
     below = [name for name, _ in body.named_parameters() if not _is_head(name, body.head)]
     if not below and options.layers is None:
-        return []
+        return [], Footprint()
     names = None
     if options.layers is not None and options.layers != "*":
         names = [f"model.{name}".rstrip(".") for name in select_layers(body.model, options.layers)]
-    layout = survey_layers(body, few, names)
-    return [layer for layer in layout.with_features() if not _is_head(layer.name, body.head)]
+    layout = survey_layers(body, few, names, pool=options.pool)
+    shown = [layer for layer in layout.with_features() if not _is_head(layer.name, body.head)]
+    return shown, layout.footprint
 
 
 def _features(
