@@ -305,9 +305,11 @@ class Outer:
 class Lookup:
     """A table whose rows are selected by integers: an outer product with one-hot vectors.
 
+    C is the width of a row, and D the length of the table.
+
     Args:
         tokens: Row at every position, (n, T).
-        to_output_grads: Function from the result's gradient to :math:`b`, a view (n, D, T).
+        to_output_grads: Function from the result's gradient to :math:`b`, a view (n, C, T).
         table_length: Number of rows of the table.
     """
 
@@ -316,7 +318,7 @@ class Lookup:
     table_length: int
 
     def example_gradients(self, gradient: Tensor) -> Tensor:
-        """Gradient of every example with respect to the table, (n, table_length, D)."""
+        """Gradient of every example with respect to the table, (n, D, C)."""
         output_grad = self.to_output_grads(gradient)
         table = output_grad.new_zeros(len(output_grad), self.table_length, output_grad.shape[1])
         index = self.tokens[:, :, None].expand(-1, -1, output_grad.shape[1])

@@ -420,8 +420,8 @@ class LookupFactors(PositionFactors):
     Args:
         names: The table.
         tokens: The row at every position, (n, T); -1 for none.
-        output_grads: (n, c, D, T), zero without a token.
-        rows: Length of the table.
+        output_grads: (n, c, C, T) for rows of width C, zero without a token.
+        table_length: Number of rows of the table.
     """
 
     route: Route = "positions"
@@ -430,15 +430,15 @@ class LookupFactors(PositionFactors):
         self,
         names: tuple[str, ...],
         tokens: Int[Tensor, "n T"],
-        output_grads: Float[Tensor, "n c D T"],
-        rows: int,
+        output_grads: Float[Tensor, "n c C T"],
+        table_length: int,
     ) -> None:
         self.names, self.tokens, self.output_grads = names, tokens, output_grads
-        self.table_length = rows
+        self.table_length = table_length
 
     @property
     def width(self) -> int:
-        """The number of entries D of a row."""
+        """The width C of a row."""
         return self.output_grads.shape[2]
 
     @property
@@ -480,11 +480,11 @@ class LookupFactors(PositionFactors):
         return sums.flatten(1)
 
     def add_sums(
-        self, tables: Float[Tensor, "s rows D"], ranges: Sequence[slice], weights: Tensor | None
+        self, tables: Float[Tensor, "s length C"], ranges: Sequence[slice], weights: Tensor | None
     ) -> None:
         """Add the sums of ranges to tables of all rows."""
         b = self.b if weights is None else self.b * weights.to(self.b)[:, :, None, None]
-        b = b.sum(1).mT  # (n, T, D)
+        b = b.sum(1).mT  # (n, T, C)
         tokens = self.tokens.clamp(min=0)
         for table, rows in zip(tables, ranges, strict=True):
             table.index_add_(0, tokens[rows].flatten(), b[rows].flatten(0, 1))
