@@ -194,7 +194,7 @@ def _sum_along(pixels: Tensor, axes: tuple[int, int], offsets: list[int]) -> Ten
         total = pixels.clone() if 0 in offsets else torch.zeros_like(pixels)
     for offset in moves:
         length, source, target = size - abs(offset), max(0, offset), max(0, -offset)
-        _both(total, axes, target, length).add_(_both(pixels, axes, source, length))
+        _along_both(total, axes, target, length).add_(_along_both(pixels, axes, source, length))
     return total
 
 
@@ -202,8 +202,8 @@ def _with_moved(pixels: Tensor, axes: tuple[int, int], offset: int) -> Tensor:
     """A tensor plus itself shifted by a positive offset."""
     total, first = torch.empty_like(pixels), axes[0]
     length = pixels.shape[first] - offset
-    here, there = _both(pixels, axes, 0, length), _both(pixels, axes, offset, length)
-    torch.add(here, there, out=_both(total, axes, 0, length))
+    here, there = _along_both(pixels, axes, 0, length), _along_both(pixels, axes, offset, length)
+    torch.add(here, there, out=_along_both(total, axes, 0, length))
     # Entries without an addition: the last lines along one axis, then the rest along the other.
     total.narrow(first, length, offset).copy_(pixels.narrow(first, length, offset))
     rest = [x.narrow(first, 0, length).narrow(axes[1], length, offset) for x in (total, pixels)]
@@ -211,7 +211,7 @@ def _with_moved(pixels: Tensor, axes: tuple[int, int], offset: int) -> Tensor:
     return total
 
 
-def _both(tensor: Tensor, axes: tuple[int, int], start: int, length: int) -> Tensor:
+def _along_both(tensor: Tensor, axes: tuple[int, int], start: int, length: int) -> Tensor:
     return tensor.narrow(axes[0], start, length).narrow(axes[1], start, length)
 
 

@@ -53,7 +53,7 @@ def patch_moments(
     scatter = whole_shift.new_zeros(len(whole_shift), len(whole_shift))
     total = torch.zeros_like(whole_shift)
     shifted_products = _prefers_shifts(images, geometry)
-    for chunk in _chunks(images, geometry, unfolds=not shifted_products):
+    for chunk in _image_chunks(images, geometry, unfolds=not shifted_products):
         offset = _about(chunk, shift, geometry)
         summed = offset.sum(0, keepdim=True, dtype=torch.float64)
         total += geometry.patch_rows(summed).sum((0, 1))
@@ -75,7 +75,7 @@ def _about(images: Tensor, shift: Tensor, geometry: PatchGeometry) -> Tensor:
     return geometry.pad(offset, -center)
 
 
-def _chunks(images: Tensor, geometry: PatchGeometry, *, unfolds: bool) -> Iterator[Tensor]:
+def _image_chunks(images: Tensor, geometry: PatchGeometry, *, unfolds: bool) -> Iterator[Tensor]:
     per_image = images[0].numel() * images.element_size()
     if unfolds:
         positions = geometry.positions(images.shape[2:])
@@ -288,7 +288,7 @@ def patch_covariance(
     References:
         [maennel2020], section 2, with patches as samples of a convolutional layer.
     """
-    tensors = _checked([images] if isinstance(images, Tensor) else images)
+    tensors = _checked_images([images] if isinstance(images, Tensor) else images)
 
     def geometry_of(images: Tensor) -> PatchGeometry:
         return PatchGeometry.of(images.ndim - 2, kernel_size, stride, padding, dilation)
@@ -300,7 +300,7 @@ def patch_covariance(
     return moments.covariance(centered=centered, ddof=ddof)
 
 
-def _checked(batches: Iterable[Any]) -> Iterator[Tensor]:
+def _checked_images(batches: Iterable[Any]) -> Iterator[Tensor]:
     channels = None
     for batch in batches:
         images = first_tensor(batch, "images").detach()
@@ -357,7 +357,7 @@ def _per_position(
                 f"images: expected size {tuple(first)} as in the first batch, got "
                 f"{tuple(images.shape[2:])}; positions can only be compared in equal images"
             )
-        for chunk in _chunks(images, geometry, unfolds=True):
+        for chunk in _image_chunks(images, geometry, unfolds=True):
             rows = geometry.patch_rows(_about(chunk, shift, geometry)).transpose(
                 0, 1
             )  # (positions, n, d)

@@ -587,12 +587,12 @@ def feature_chunks(
             dropout), or a named layer does not run.
     """
     reader = FeatureReader(model, layers, pool, read, check)
-    yield from _chunks(
+    yield from _chunks_of_features(
         reader, iterate_batches(data, batch_size=batch_size, device=reader.device, **options)
     )
 
 
-def _chunks(reader: FeatureReader, batches: Iterator[Batch]) -> Iterator[FeatureChunk]:
+def _chunks_of_features(reader: FeatureReader, batches: Iterator[Batch]) -> Iterator[FeatureChunk]:
     """Yield chunks outside the contexts, so that the caller's code runs without them."""
     start = 0
     while True:
@@ -653,7 +653,7 @@ def features(
     rows: dict[str, list[Tensor]] = {}
     targets: list[Any] = []
     batches = iterate_batches(data, batch_size=batch_size, device=reader.device, **options)
-    for chunk in _chunks(reader, fitted_batches(model, data, batches)):
+    for chunk in _chunks_of_features(reader, fitted_batches(model, data, batches)):
         targets.append(chunk.targets)
         for name, vectors in chunk.layers.items():
             rows.setdefault(name, []).append(vectors)
@@ -733,7 +733,7 @@ def feature_moments(
     return moments
 
 
-_ROWS = 512  # rows of a product inside a tile; skips half of the square and is still fast
+_PRODUCT_ROWS = 512  # rows of a product inside a tile; skips half of the square and is still fast
 
 
 @dataclass(frozen=True)
@@ -916,8 +916,8 @@ class _GramTiles:
 
 def _fill_square(gram: Tensor, rows: Tensor) -> None:
     """``rows @ rows.T`` into ``gram``: lower block rows by products, the rest by symmetry."""
-    for low in range(0, len(rows), _ROWS):
-        high = min(low + _ROWS, len(rows))
+    for low in range(0, len(rows), _PRODUCT_ROWS):
+        high = min(low + _PRODUCT_ROWS, len(rows))
         block = rows[low:high] @ rows[:high].mT
         gram[low:high, :high] = block
         gram[:low, low:high] = block[:, :low].mT

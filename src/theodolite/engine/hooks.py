@@ -274,7 +274,7 @@ class LayerFollower(TorchFunctionMode):
         returned = tensors_in(result)
         if not returned:
             return result
-        kind = _kind(plain)
+        kind = _kind_of_call(plain)
         if kind == "normalization" or plain == "prelu":
             given = given[:1]  # the other arguments are weights and statistics
         if kind is None or len(returned) > 1:
@@ -338,7 +338,7 @@ class LayerFollower(TorchFunctionMode):
                     chain.nodes[index].taken = True
 
 
-def _kind(name: str) -> _Kind | None:
+def _kind_of_call(name: str) -> _Kind | None:
     if name in _ACTIVATIONS:
         return "activation"
     if name in _NORMALIZATIONS:

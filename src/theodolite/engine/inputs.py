@@ -135,7 +135,7 @@ def fit_batch(model: nn.Module, few: Batch) -> FittedBatch:
             if found is None:
                 raise _refusal(model, named, error) from error
             returned, cast, notes["inputs"] = found
-            return FittedBatch(returned, _both(convert, cast), notes)
+            return FittedBatch(returned, _composed(convert, cast), notes)
 
 
 def fitted_batches(
@@ -167,7 +167,7 @@ def _named(model: nn.Module, batch: Batch) -> FittedBatch:
     """Name columns as the forward pass names them; the model does not run."""
     notes: dict[str, str] = {}
     convert, decode = _by_signature(model, batch, notes), _decoder_inputs(model, batch, notes)
-    return FittedBatch(None, convert if decode is None else _both(convert, decode), notes)
+    return FittedBatch(None, convert if decode is None else _composed(convert, decode), notes)
 
 
 def _by_signature(model: nn.Module, batch: Batch, notes: dict[str, str]) -> Cast | None:
@@ -226,7 +226,7 @@ def _as_one_mapping(model: nn.Module, few: Batch) -> Any:
         return None
 
 
-def _both(first: Cast | None, second: Cast) -> Cast:
+def _composed(first: Cast | None, second: Cast) -> Cast:
     return second if first is None else lambda batch: second(first(batch))
 
 

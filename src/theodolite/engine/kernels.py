@@ -10,7 +10,7 @@ this with one example at a time. :func:`shared_tangent_kernels` does the same fo
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -32,14 +32,12 @@ from theodolite.engine.factors import DenseFactors, Factors, OuterFactors
 from theodolite.engine.inputs import BatchList, require_device, require_model
 from theodolite.engine.kernel_engine import Collected, KernelEngine, prepare
 from theodolite.engine.layers import Layers, Parameters, layers_text, unwrap
-from theodolite.engine.one_by_one import require_sound_fallback, tried_in_batches
+from theodolite.engine.one_by_one import Answer, require_sound_fallback, tried_in_batches
 from theodolite.engine.plan import EngineOptions, Plan, dense_groups
 from theodolite.engine.readouts import Outputs, Readout, kernel_shape
 from theodolite.engine.runs import ModelRecorder, Progress, ProgressCounter
 from theodolite.engine.state import exact_arithmetic, limited_memory, model_device, untouched
 from theodolite.errors import MemoryLimitError, ShapeError, UnknownNameError
-
-Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)

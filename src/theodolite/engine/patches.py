@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from theodolite.errors import DomainError, ShapeError
 
-_WIDE = 192  # number of columns from which on a product is efficient
+_EFFICIENT_COLUMNS = 192  # number of columns from which on a product is efficient
 
 PerAxis = SupportsIndex | Sequence[SupportsIndex]
 
@@ -54,10 +54,10 @@ class PatchGeometry:
             DomainError: If an entry is too small.
         """
         return cls(
-            _checked("kernel_size", kernel, axes),
-            _checked("stride", stride, axes),
-            _checked("padding", padding, axes, minimum=0),
-            _checked("dilation", dilation, axes),
+            _option_per_axis("kernel_size", kernel, axes),
+            _option_per_axis("stride", stride, axes),
+            _option_per_axis("padding", padding, axes, minimum=0),
+            _option_per_axis("dilation", dilation, axes),
         )
 
     @property
@@ -189,11 +189,11 @@ class PatchGeometry:
         if self.has_strips:
             yield from self.strips(images)
             return
-        for offsets in self.offset_groups(images.shape[1], _WIDE):
+        for offsets in self.offset_groups(images.shape[1], _EFFICIENT_COLUMNS):
             yield self.columns(images, offsets).flatten(1, 2)
 
 
-def _checked(name: str, value: PerAxis, axes: int, minimum: int = 1) -> tuple[int, ...]:
+def _option_per_axis(name: str, value: PerAxis, axes: int, minimum: int = 1) -> tuple[int, ...]:
     values = per_axis(value, axes)
     if len(values) != axes:
         raise ShapeError(f"{name}: expected one number or {axes}, one per axis, got {values}")

@@ -83,10 +83,10 @@ def _group(name: str, indices: tuple[int, ...], uses: list[Use]) -> ParameterGro
     same = len({id(use.origin.tensor) for use in chosen}) == 1
     if not same or chosen[0].origin.scale is None:
         return ParameterGroup(name, "dense", indices, needs_pull_back=True)
-    return ParameterGroup(name, _kind(chosen), indices)
+    return ParameterGroup(name, _group_kind(chosen), indices)
 
 
-def _kind(uses: list[Use]) -> Kind:
+def _group_kind(uses: list[Use]) -> Kind:
     structures = [use.structure for use in uses]
     outer = [structure for structure in structures if isinstance(structure, Outer)]
     if (
@@ -405,7 +405,7 @@ def make_plan(
     if block_size < 1 or predicted_bytes > limit:
         example_bytes = graph_bytes + 2 * factor_bytes
         raise MemoryLimitError(
-            _refusal(sizes, limit, fixed_bytes, example_bytes, options.batch_size)
+            _limit_message(sizes, limit, fixed_bytes, example_bytes, options.batch_size)
         )
     return Plan(
         group_plans,
@@ -445,7 +445,7 @@ def _size(count: int) -> str:
     return f"{count / 2**30:.2f} GiB" if count >= 2**29 else f"{count / 2**20:.1f} MiB"
 
 
-def _refusal(
+def _limit_message(
     sizes: KernelSizes, limit: int, fixed_bytes: int, example_bytes: int, batch_size: int | None
 ) -> str:
     kernel_bytes = sizes.kernel_count * sizes.kernel_bytes

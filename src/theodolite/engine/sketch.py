@@ -266,7 +266,7 @@ def _assemble(
     return TangentAlignments(found, method, covariance, engine.checked)
 
 
-_ROWS = 1024  # rows of a block that are converted to float64 at a time
+_DOUBLE_ROWS = 1024  # rows of a block that are converted to float64 at a time
 
 
 class KernelMoments:
@@ -295,7 +295,7 @@ class KernelMoments:
         if self._offset is None:
             self._offset = block.double().mean()
         weight = 1.0 if rows == columns else 2.0
-        for part in spans(len(block), _ROWS):
+        for part in spans(len(block), _DOUBLE_ROWS):
             values = block[part].double()
             span = slice(rows.start + part.start, rows.start + part.stop)
             form = self._labels[span] @ (values @ self._labels[columns])
