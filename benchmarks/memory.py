@@ -32,6 +32,7 @@ from theodolite.errors import TheodoliteError
 MB = 10**6
 LIMITS = (0, 20, 50, 100, 300)
 ALLOWED = 1.2  # measured peak over the limit
+PATIENCE = 60  # seconds of a case
 
 
 class Encoder(nn.Module):
@@ -179,6 +180,18 @@ def cell(found: dict[str, Any], limit: int) -> str:
     return f"{found['peak'] / MB:.0f}{mark}{note}"
 
 
+def of_process(command: list[str], limit: int) -> str:
+    """The cell of one case, in a process of its own."""
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, text=True, check=False, timeout=PATIENCE
+        )
+    except subprocess.TimeoutExpired:
+        return f"not finished in {PATIENCE} s"
+    lines = done.stdout.splitlines()
+    return cell(json.loads(lines[-1]), limit) if done.returncode == 0 else "failed"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", nargs="+", default=list(CALLS), choices=CALLS)
@@ -200,9 +213,7 @@ def main() -> None:
                 case = ("--calls", call, "--networks", network, "--limits", str(limit), "--one")
                 command = [sys.executable, "-W", "ignore", "-m", "benchmarks.memory", *case]
                 command += ["--where"] if options.where else []
-                done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-                lines = done.stdout.splitlines()
-                text = cell(json.loads(lines[-1]), limit) if done.returncode == 0 else "failed"
+                text = of_process(command, limit)
                 print(f" {text} |", end="", flush=True)
             print(flush=True)
 

@@ -14,7 +14,7 @@ from theodolite.engine import (
     tangent_kernels,
 )
 from theodolite.engine.batches import Batch, single_batch
-from theodolite.errors import UnknownNameError
+from theodolite.errors import MemoryLimitError, UnknownNameError
 
 
 class Residual(nn.Module):
@@ -336,3 +336,16 @@ def test_a_layer_that_is_not_there_is_named_with_those_that_are():
         found["3"]
     assert "3" not in found
     assert found.get("3") is None
+
+
+def test_matrices_passes_and_features_beyond_a_limit_are_refused_with_numbers():
+    model, x = (
+        nn.Sequential(nn.Conv2d(1, 8, 3), nn.Flatten(), nn.Linear(288, 3)),
+        torch.randn(60, 1, 8, 8),
+    )
+    with pytest.raises(MemoryLimitError, match=r"2 matrices of 60 x 60"):
+        feature_grams(model, x, memory_limit=30_000)
+    tight, free = feature_grams(model, x, memory_limit=100_000), feature_grams(model, x)
+    assert tight.tiles > free.tiles
+    for name, gram in free.items():
+        torch.testing.assert_close(tight[name], gram, rtol=1e-4, atol=1e-4)

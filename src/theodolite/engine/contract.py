@@ -429,13 +429,13 @@ def _gradient_parts(sides: Sequence[OuterFactors], tile_bytes: int) -> Iterator[
         width = _input_columns(sides[0][:1], offsets).shape[1]
         most = max(1, usable // (size * width))
         for rows in spans(C, -(-C // -(-C // most))):  # equal heights
-            formed = [_formed(side, offsets, rows, usable // width) for side in sides]
+            formed = [_formed_entries(side, offsets, rows, usable // width) for side in sides]
             yield [part.view(len(part), c, -1) for part in formed]
     if sides[0].has_bias:
         yield [side.output_grads.sum(3) for side in sides]
 
 
-def _formed(side: OuterFactors, offsets: slice, rows: slice, column_bytes: int) -> Tensor:
+def _formed_entries(side: OuterFactors, offsets: slice, rows: slice, column_bytes: int) -> Tensor:
     """Entries of the gradients, (n, c rows, columns); patches of some examples at a time."""
     positions = side.output_grads.shape[3] * side.output_grads.element_size()
     parts = [

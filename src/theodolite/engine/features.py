@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from theodolite.checks import require_choice, size_in_bytes
-from theodolite.engine.batches import BATCH_SIZE, Batch, iterate_batches
+from theodolite.engine.batches import BATCH_SIZE, Batch, even_spans, iterate_batches
 from theodolite.engine.calls import CannotSplitError, has_storage
 from theodolite.engine.check import (
     Cause,
@@ -56,7 +56,14 @@ from theodolite.engine.state import (
     require_fixed_mode,
     untouched,
 )
-from theodolite.errors import CaptureError, DomainError, DtypeError, ShapeError, TheodoliteError
+from theodolite.errors import (
+    CaptureError,
+    DomainError,
+    DtypeError,
+    MemoryLimitError,
+    ShapeError,
+    TheodoliteError,
+)
 from theodolite.linalg import Moments, double, double_center
 
 Pool = str | Callable[[Tensor], Tensor] | AtPositions
@@ -733,6 +740,8 @@ def feature_moments(
     return moments
 
 
+_USABLE = 0.8  # of a limit: libraries below torch make their own copies
+_LIVE_RESULTS = 6  # results of operations that exist at one time
 _PRODUCT_ROWS = 512  # rows of a product inside a tile; skips half of the square and is still fast
 
 
@@ -788,8 +797,9 @@ def feature_grams(
             product, so that a large mean costs no digits.
         dtype: Dtype of the products; None keeps that of the features.
         batch_size: Examples in one forward pass; None takes 256.
-        memory_limit: Limit for buffers of features, in bytes or as a size such as "4GB". None: half
-            of the free memory of a GPU, 2 GiB on a CPU.
+        memory_limit: Limit for matrices, buffers of features and a pass (unless ``batch_size`` is
+            given), in bytes or as a size such as "4GB". None: buffers take at most half of the free
+            memory of a GPU, 2 GiB on a CPU.
         check: See :func:`feature_chunks`.
         **options: ``batch_fn`` and ``targets`` of ``iterate_batches``.
 
@@ -813,6 +823,8 @@ def feature_grams(
         batches = list(iterate_batches(data, batch_size=batch_size or BATCH_SIZE, **options))
         if not batches:
             raise ShapeError("data: expected at least one batch, got none; the data set is empty")
+        if limit is not None and batch_size is None:
+            batches, limit = _limited_batches(reader, batches, limit)
         work = _GramTiles(reader, batches, dtype, center)
         tiles = work.fill(_buffer_limit(limit, reader.device))
         grams = work.grams
@@ -820,6 +832,31 @@ def feature_grams(
         grams = {name: double_center(double(gram)) for name, gram in grams.items()}
     targets = join_targets([batch.targets for batch in batches])
     return FeatureGrams(grams, targets, work.widths, tiles, center)
+
+
+def _limited_batches(
+    reader: FeatureReader, batches: list[Batch], limit: int
+) -> tuple[list[Batch], int]:
+    """The batches in parts that fit beside the Gram matrices, and the limit for a tile.
+
+    Raises:
+        MemoryLimitError: If the Gram matrices, with one example, do not fit.
+    """
+    one = reader.read(batches[0].take(slice(0, 1)).to(reader.device))
+    count = sum(map(len, batches))
+    grams = sum(count**2 * rows.element_size() for rows in one.values())
+    single = sum(rows.nbytes for rows in one.values())
+    single += _LIVE_RESULTS * max(rows.nbytes for rows in one.values())
+    free = int(_USABLE * limit) - grams
+    if free < 4 * single:
+        raise MemoryLimitError(
+            f"memory_limit: expected at least {(grams + 4 * single) / _USABLE / 1e6:.1f} MB "
+            f"({grams / 1e6:.1f} for {len(one)} matrices of {count} x {count}, {single / 1e6:.1f} "
+            f"for one example), got {limit / 1e6:.1f} MB; pass fewer examples or layers"
+        )
+    size = free // 4 // single
+    parts = [batch.take(span) for batch in batches for span in even_spans(len(batch), size)]
+    return parts, free // 2
 
 
 def _buffer_limit(memory_limit: int | None, device: torch.device) -> int:

@@ -358,7 +358,7 @@ def raise_trim_threshold() -> None:
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 _USUAL = 2**26, 2**25  # both thresholds after raise_trim_threshold
 _PIECES = 2**8  # blocks above this fraction of the limit return to the system at once
-_LEAST = 2**16  # bytes
+_LEAST_BLOCK = 2**16  # bytes
 
 _limited: ContextVar[bool] = ContextVar("limited", default=False)
 
@@ -381,7 +381,7 @@ def limited_memory(limit: int | None) -> Iterator[None]:
     if option is None or trim is None:
         yield
         return
-    least = min(_USUAL[1], max(_LEAST, limit // _PIECES))
+    least = min(_USUAL[1], max(_LEAST_BLOCK, limit // _PIECES))
     token = _limited.set(True)
     try:
         option(_TRIM_THRESHOLD, 2 * least)
