@@ -22,10 +22,14 @@ NAMES = (
     "monitor",
 )
 CPU_SIZES = {
+    "representation": ("--n", "20000"),
+    "kernel": ("--count", "2500"),
+    "omega": ("--count", "5000"),
     "features": ("--count", "60"),
     "tangent": ("--only", "peers"),
-    "gradients": ("--count", "40"),
+    "gradients": ("--count", "20"),
     "metrics": ("--rows", "100000"),
+    "monitor": ("--steps", "500"),
 }
 SMALL_SIZES = {
     "representation": ("--n", "2000", "--d", "64"),
