@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -59,7 +59,6 @@ class ForwardRun:
         result_bytes: Bytes of all results of calls.
         rounding: Rounding of the results.
         suspects: Names of calls through which one example may affect another.
-        check_uses: Raises if a use of a parameter was missed.
         losses: One number per example, if a loss was given.
         single: One of the examples alone, if it was run and compared.
     """
@@ -69,7 +68,6 @@ class ForwardRun:
     result_bytes: int
     rounding: Rounding = field(default_factory=Rounding)
     suspects: frozenset[str] = frozenset()
-    check_uses: Callable[[], None] = lambda: None
     losses: Tensor | None = None
     single: SingleRun | None = None
 
@@ -242,7 +240,9 @@ class ModelRecorder:
                 singles = [self._run_alone(batch, single_rows[0])]
         reference = singles[0].calls if checked else self._reference(batch)
         run, use_recorder = self._record(batch, reference, single_rows, loss=loss)
-        self._check_uses(run)
+        if run.signature not in self._verified:
+            require_complete(run.outputs, use_recorder)
+            self._verified.add(run.signature)
         require_finite(self.model, run.outputs, batch, named)
         if not checked:
             return run
@@ -257,12 +257,6 @@ class ModelRecorder:
         """Run one example alone, and keep the tensors of all its calls."""
         run, use_recorder = self._record(batch.take([row]), None, calls_only=True)
         return _Alone(run, use_recorder.calls)
-
-    def _check_uses(self, run: ForwardRun) -> None:
-        """Check that no use of a parameter was missed, once for runs with the same calls."""
-        if run.signature not in self._verified:
-            run.check_uses()
-            self._verified.add(run.signature)
 
     def _compare_singles(
         self,
@@ -371,7 +365,6 @@ class ModelRecorder:
             use_recorder.result_bytes,
             use_recorder.rounding,
             frozenset(use_recorder.suspects),
-            partial(require_complete, values, use_recorder),
             losses,
         )
         self.tolerance = max(self.tolerance, run.rounding.tolerance())
