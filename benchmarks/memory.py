@@ -32,7 +32,7 @@ from theodolite.errors import TheodoliteError
 MB = 10**6
 LIMITS = (0, 20, 50, 100, 300)
 ALLOWED = 1.2  # measured peak over the limit
-PATIENCE = 60  # seconds of a case
+PATIENCE = 30  # seconds of a case
 
 
 class Encoder(nn.Module):
