@@ -16,7 +16,6 @@ from torchmetrics import Metric
 
 from theodolite import metrics
 from theodolite.measures import gradient, kernel, representation
-from theodolite_papers.imani2022.formulas import curves
 
 CLASSES = 10
 Batch = tuple[Tensor, Tensor]
@@ -69,9 +68,6 @@ def cases(device: str) -> dict[str, tuple[Metric, Callable]]:
         "RepresentationAlignment, Gram": metrics.RepresentationAlignment(
             CLASSES, levels, rows="none"
         ),
-        "RepresentationAlignment, pairs": metrics.RepresentationAlignment(
-            CLASSES, levels, rows="none", pairs=True
-        ),
         "RepresentationAlignment, QR": metrics.RepresentationAlignment(CLASSES, fine, rows="none"),
         "TargetCKA": metrics.TargetCKA(CLASSES),
         "PairCKA (halves of the columns)": metrics.PairCKA(),
@@ -103,11 +99,9 @@ def check(device: str) -> None:
         found[name] = metric.compute()
     levels = torch.linspace(0.01, 1, 50, device=device, dtype=torch.float64)
     curve = representation.alignment_curve(x, y, levels, rows="none")
-    pairs = curves.one_vs_one_curve(x, y, levels, scale="normalized")
     expected = {
         "CovarianceState": torch.cov(x.mT, correction=0),
         "RepresentationAlignment, Gram": curve.values,
-        "RepresentationAlignment, pairs": pairs.curves,
         "TargetCKA": kernel.target_cka(x, y),
         "PairCKA (halves of the columns)": kernel.linear_cka(*x.chunk(2, dim=1)),
         "VectorAlignment": gradient.class_alignment(x, y),

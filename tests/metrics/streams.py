@@ -44,7 +44,7 @@ def _wide(tensor):
 
 def _tiny(data):
     """Gaps of features whose smallest directions lie far below what a Gram matrix resolves."""
-    return reference.gaps(_graded(data), data.labels.numpy(), CLASSES, False)
+    return reference.gaps(_graded(data))
 
 
 def _graded(data):
@@ -65,21 +65,16 @@ class Case:
         return metric(*self.arguments(part))
 
 
-def _representation(pairs, method="auto"):
+def _representation():
     def thresholds(data):
-        labels = data.labels.numpy()
-        return reference.gaps(_wide(data.features), labels, CLASSES, pairs)
+        return reference.gaps(_wide(data.features))
 
     def build(data, **kwargs):
         levels = torch.from_numpy(thresholds(data))
-        return metrics.RepresentationAlignment(
-            CLASSES, levels, rows="none", pairs=pairs, method=method, **kwargs
-        )
+        return metrics.RepresentationAlignment(CLASSES, levels, rows="none", **kwargs)
 
     def expected(data):
         x, y, levels = _wide(data.features), data.labels.numpy(), thresholds(data)
-        if pairs:
-            return reference.pair_curves(x, y, CLASSES, levels)
         return reference.alignment_curve(x, reference.one_hot(y, CLASSES), levels)
 
     return Case(build, lambda part: (part.features, part.labels), expected)
@@ -132,12 +127,8 @@ def _contrast(vectors, labels):
 
 
 CASES = {
-    "representation": _representation(pairs=False),
-    "representation-gram": _representation(pairs=False, method="gram"),
-    "representation-qr": _representation(pairs=False, method="qr"),
+    "representation": _representation(),
     "representation-fine": _fine_representation(),
-    "representation-pairs": _representation(pairs=True),
-    "representation-pairs-qr": _representation(pairs=True, method="qr"),
     "target-cka": _target_cka(debiased=True),
     "target-cka-biased": _target_cka(debiased=False),
     "pair-cka": _pair_cka(debiased=True),

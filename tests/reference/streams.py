@@ -1,7 +1,5 @@
 """One-shot values of what the metrics stream, in float64: loops and explicit matrices."""
 
-from itertools import combinations
-
 import numpy as np
 
 
@@ -21,29 +19,10 @@ def alignment_curve(features, targets, thresholds):
     return np.array(values)
 
 
-def pair_curves(features, labels, classes, thresholds):
-    """One row per pair of classes, labels +1 and -1; nan where a class is absent."""
-    rows = []
-    for a, b in combinations(range(classes), 2):
-        chosen = (labels == a) | (labels == b)
-        if not ((labels == a).any() and (labels == b).any()):
-            rows.append(np.full(len(thresholds), np.nan))
-            continue
-        signs = np.where(labels[chosen] == a, 1.0, -1.0)[:, None]
-        rows.append(alignment_curve(features[chosen], signs, thresholds))
-    return np.stack(rows)
-
-
-def gaps(features, labels, classes, pairs):
-    """Thresholds halfway (geometrically) between consecutive singular values, of every task."""
-    tasks = [features]
-    if pairs:
-        tasks = [
-            features[(labels == a) | (labels == b)] for a, b in combinations(range(classes), 2)
-        ]
-    spectra = [np.linalg.svd(task, compute_uv=False) / np.sqrt(len(task)) for task in tasks]
-    middles = [np.sqrt(s[:-1] * s[1:]) for s in spectra]
-    return np.unique(np.concatenate([[0.0], *middles]))
+def gaps(features):
+    """Thresholds halfway (geometrically) between consecutive singular values."""
+    spectrum = np.linalg.svd(features, compute_uv=False) / np.sqrt(len(features))
+    return np.unique(np.concatenate([[0.0], np.sqrt(spectrum[:-1] * spectrum[1:])]))
 
 
 def hsic(K, L, debiased):

@@ -8,7 +8,6 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from functools import reduce
 from math import prod
-from operator import add
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -97,8 +96,12 @@ class StreamingMetric(Metric, Generic[S]):
         if self._latest is not None and len(blocks) == 1 and blocks[0] is self._latest[0]:
             return self._latest[1]  # this metric packed it last, so it need not be unpacked
         parts = [self._from_tensors(part) for block in blocks for part in unpack(block)]
-        merged: S | None = reduce(add, parts) if parts else None
-        return merged
+        return reduce(self._joined, parts) if parts else None
+
+    def _joined(self, first: S, second: S) -> S:
+        """Statistics of both groups of examples together."""
+        total: S = first + second  # type: ignore[operator]
+        return total
 
     def _keep(self, statistics: S) -> None:
         block = pack(self._to_tensors(statistics))

@@ -1,6 +1,6 @@
 """Chance levels, differences, averages, one-versus-one tasks, Picard ratios: spec 1."""
 
-from itertools import permutations
+from itertools import combinations, permutations
 
 import numpy as np
 import pytest
@@ -8,7 +8,13 @@ import torch
 
 from tests.measures.absolute import alignment_area, alignment_curve, chance_curve
 from tests.tolerances import assert_close
-from theodolite.measures.representation import AlignmentCurve, label_projections, prepare_features
+from theodolite.linalg import gram_sums, projections_from_gram
+from theodolite.measures.representation import (
+    AlignmentCurve,
+    curve_from_projections,
+    label_projections,
+    prepare_features,
+)
 from theodolite_papers.imani2022.formulas.curves import (
     curve_average,
     curve_difference,
@@ -116,6 +122,20 @@ def test_one_vs_one_in_the_papers_absolute_scale(generator):
     average = one_vs_one_curve(features, labels, grid, scale="absolute")
     signs = torch.tensor([1.0, 1.0, -1.0, -1.0], dtype=torch.float64)
     assert_close(average.mean, alignment_curve(features, signs, grid).values)
+
+
+@pytest.mark.spec("1.R56")
+def test_sums_of_classes_give_the_curve_of_every_pair(generator):
+    features, labels = normal(generator, 60, 5), torch.arange(60) % 3
+    grid = torch.linspace(0.05, 1.5, 9, dtype=torch.float64)
+    sums = [gram_sums(features[labels == c], torch.ones(20)) for c in range(3)]
+    found = [
+        curve_from_projections(
+            projections_from_gram(a.gram + b.gram, a.cross - b.cross, a.energy + b.energy, 40), grid
+        ).values
+        for a, b in combinations(sums, 2)
+    ]
+    assert_close(torch.stack(found), one_vs_one_curve(features, labels, grid).curves)
 
 
 def test_one_class_has_no_pairs(generator):
