@@ -72,7 +72,7 @@ PARTS = (
         row="probe_accuracy",
     ),
     Part("representation", measure_fit, row="accuracy"),
-    Part("representation", measure_shift, row="shift_accuracy"),
+    Part("representation", measure_shift, row="shift_accuracy", reads_features=True),
     Part("kernel", measure_kernel, "kernel", kernel_cost, reads_features=True),
     # The headline needs features and no gradients, so it is cheap.
     Part(
