@@ -27,6 +27,7 @@ __all__ = [
     "require_square",
     "require_symmetric",
     "size_in_bytes",
+    "size_text",
     "symmetry_tolerance",
 ]
 
@@ -215,3 +216,17 @@ def size_in_bytes(size: int | float | str | None) -> int | None:
     if isinstance(size, bool) or found is None or found[2] not in _UNITS or not float(found[1]):
         raise DomainError(f"memory_limit: expected a size such as '4GB' or '512MiB', got {size!r}")
     return int(float(found[1]) * _UNITS[found[2]])
+
+
+def size_text(count: float) -> str:
+    """A number of bytes for messages.
+
+    Examples:
+        >>> size_text(10), size_text(26_300_000), size_text(3.2e9)
+        ('10 bytes', '26.3 MB', '3.2 GB')
+    """
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            share = count / size
+            return f"{share:.3g} {unit}" if share < 999.5 else f"{share:.0f} {unit}"
+    return f"{count:.0f} bytes"

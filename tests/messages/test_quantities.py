@@ -14,7 +14,14 @@ from theodolite.engine import (
     patch_covariance,
     weight_covariance,
 )
-from theodolite.errors import CaptureError, DomainError, DtypeError, ShapeError, UnknownNameError
+from theodolite.errors import (
+    CaptureError,
+    DomainError,
+    DtypeError,
+    MemoryLimitError,
+    ShapeError,
+    UnknownNameError,
+)
 
 IMAGES = torch.randn(4, 1, 4, 4)
 LABELS = torch.tensor([0, 1, 0, 1])
@@ -163,7 +170,8 @@ def test_empty_data():
 
 
 def test_memory_limits_below_one_batch():
-    with pytest.raises(DomainError, match=r"memory_limit: expected at least .* got 10; lower"):
+    message = r"memory_limit: expected at least .* for one example\), got 10 bytes; pass fewer"
+    with pytest.raises(MemoryLimitError, match=message):
         feature_grams(network(), IMAGES, memory_limit=10)
 
 

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from theodolite.checks import require_choice, size_in_bytes
+from theodolite.checks import require_choice, size_in_bytes, size_text
 from theodolite.engine.batches import BATCH_SIZE, Batch, even_spans, iterate_batches
 from theodolite.engine.calls import CannotSplitError, has_storage
 from theodolite.engine.check import (
@@ -850,9 +850,10 @@ def _limited_batches(
     free = int(_USABLE * limit) - grams
     if free < 4 * single:
         raise MemoryLimitError(
-            f"memory_limit: expected at least {(grams + 4 * single) / _USABLE / 1e6:.1f} MB "
-            f"({grams / 1e6:.1f} for {len(one)} matrices of {count} x {count}, {single / 1e6:.1f} "
-            f"for one example), got {limit / 1e6:.1f} MB; pass fewer examples or layers"
+            f"memory_limit: expected at least {size_text((grams + 4 * single) / _USABLE)} "
+            f"({size_text(grams)} for {len(one)} matrices of {count} x {count}, "
+            f"{size_text(single)} for one example), got {size_text(limit)}; pass fewer examples or "
+            "layers"
         )
     size = free // 4 // single
     parts = [batch.take(span) for batch in batches for span in even_spans(len(batch), size)]

@@ -28,6 +28,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from theodolite.checks import size_text
 from theodolite.engine.calls import Dense, Lookup, Outer, Structure
 from theodolite.engine.check import Check
 from theodolite.engine.layers import Layers, Ownership, Parameters
@@ -441,20 +442,17 @@ def pass_size(
     return -(-examples // passes)  # passes of equal size
 
 
-def _size(count: int) -> str:
-    return f"{count / 2**30:.2f} GiB" if count >= 2**29 else f"{count / 2**20:.1f} MiB"
-
-
 def _limit_message(
     sizes: KernelSizes, limit: int, fixed_bytes: int, example_bytes: int, batch_size: int | None
 ) -> str:
     kernel_bytes = sizes.kernel_count * sizes.kernel_bytes
+    results = fixed_bytes - kernel_bytes
     passes = "" if batch_size in (None, 1) else f"a batch_size below {batch_size}, "
     return (
-        f"memory: expected to stay below {_size(limit)}, but {sizes.kernel_count} kernels of "
+        f"memory: expected to stay below {size_text(limit)}, but {sizes.kernel_count} kernels of "
         f"{kernel_shape(sizes.mode, sizes.left, sizes.right, sizes.output_count)} take "
-        f"{_size(kernel_bytes)}, intermediate results {_size(fixed_bytes - kernel_bytes)} and a "
-        f"single example {_size(example_bytes)}; pass fewer examples or layers, "
+        f"{size_text(kernel_bytes)}, intermediate results {size_text(results)} and a single "
+        f"example {size_text(example_bytes)}; pass fewer examples or layers, "
         f"{passes}outputs='trace', or a larger memory_limit; tangent_alignments needs no kernel at "
         "all"
     )

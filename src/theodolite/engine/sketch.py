@@ -32,6 +32,7 @@ from theodolite.checks import (
     require_labels,
     require_nonempty,
     size_in_bytes,
+    size_text,
 )
 from theodolite.engine.batches import Batch, even_spans, spans
 from theodolite.engine.calls import Outer
@@ -595,8 +596,8 @@ def sketch_plan(
             plans.append(plan)
         elif count == 1:
             raise MemoryLimitError(
-                f"memory: gradients along {wanted} sketch_vectors take {size / 1e6:.1f} MB, but "
-                f"{max(0, limit) / 1e6:.1f} MB of memory_limit are left for them; pass fewer "
+                f"memory: gradients along {wanted} sketch_vectors take {size_text(size)}, but "
+                f"{size_text(max(0, limit))} of memory_limit are left for them; pass fewer "
                 "sketch_vectors, examples or layers, or a larger memory_limit"
             )
 

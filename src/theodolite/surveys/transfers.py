@@ -26,7 +26,7 @@ from theodolite.advice import (
     transfer_answers,
 )
 from theodolite.advice.reasons import Reason, error_kind, reason
-from theodolite.checks import require_count, require_positive, size_in_bytes
+from theodolite.checks import require_count, require_positive, size_in_bytes, size_text
 from theodolite.engine import (
     Batch,
     Layers,
@@ -320,8 +320,8 @@ def _require_memory(count: int, options: TransferOptions) -> None:
     need = _KERNELS * 8 * count**2
     if limit is not None and need > limit:
         raise MemoryLimitError(
-            f"memory_limit: kernels between {count} examples need {need / 1e6:.0f} MB, more than "
-            f"{limit / 1e6:.0f} MB; pass examples={int((limit / _KERNELS / 8) ** 0.5)} or less"
+            f"memory_limit: kernels between {count} examples need {size_text(need)}, more than "
+            f"{size_text(limit)}; pass examples={int((limit / _KERNELS / 8) ** 0.5)} or less"
         )
     warn_of_memory(max(need, limit or 0), available_bytes(torch.device("cpu")), stacklevel=4)
 
@@ -647,9 +647,9 @@ def _fitting(
     free = int(_USED * limit) - kept
     if free < max(single, kernels):
         raise MemoryLimitError(
-            f"memory_limit: expected at least {(kept + max(single, kernels)) / _USED / 1e6:.0f} MB "
-            f"({kept / 1e6:.0f} for {count} examples and their features, {single / 1e6:.0f} for a "
-            f"pass of one, {kernels / 1e6:.0f} for kernels), got {limit / 1e6:.0f} MB; pass fewer "
+            f"memory_limit: expected at least {size_text((kept + max(single, kernels)) / _USED)} "
+            f"({size_text(kept)} for {count} examples and their features, {size_text(single)} for "
+            f"a pass of one, {size_text(kernels)} for kernels), got {size_text(limit)}; pass fewer "
             "examples= or layers="
         )
     return replace(examples, size=max(1, min(examples.size, free // max(1, single)))), free
