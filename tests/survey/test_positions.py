@@ -292,7 +292,7 @@ def test_many_labels_are_looked_at_by_the_most_frequent():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"labels": torch.full((12, 6), -100)}, "got none that counts"),
+        ({"labels": torch.full((12, 6), -100)}, "expected a label at some position"),
         ({"labels": torch.full((12, 6), 40)}, r"from 0 to 11, .* got 40"),
         ({"labels": torch.full((12, 6), -7)}, "got -7"),
     ],
@@ -308,7 +308,7 @@ def test_groups_are_one_for_each_example():
 
 
 def test_a_unit_needs_labels_per_position():
-    with pytest.raises(DomainError, match="unit: expected labels for every position"):
+    with pytest.raises(DomainError, match="unit: expected a label for every position"):
         th.survey(nn.Linear(3, 2), (torch.randn(8, 3), torch.arange(8) % 2), unit="token")
 
 

@@ -19,7 +19,7 @@ def unfinished():
 def test_summary_shows_every_family_at_the_last_step_that_took_it(unfinished):
     _, table = unfinished.summary().split("\n\n", 1)
     title, _, heads, steps, *lines = table.splitlines()
-    assert title == "step 100, 11 measured"
+    assert title == "step 100, the last of 11 measured steps"
     assert heads.startswith("layer")
     taken = dict(zip(FAMILIES, steps.split()[2:], strict=True))
     assert steps.startswith("at step")
