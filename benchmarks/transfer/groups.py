@@ -27,7 +27,6 @@ from benchmarks.transfer.table import markdown
 from benchmarks.transfer.tuning import precision_on, stored
 from benchmarks.transfer.zoo import ARCHITECTURES, Network
 from theodolite.engine import tangent_kernels
-from theodolite.integrations.similarity import SIMILARITIES
 from theodolite.measures import kernel, representation
 from theodolite.measures.kernel import CenteredGrams, centered_cka
 
@@ -38,6 +37,22 @@ SEEDS = range(5)
 EXAMPLES, STEPS, BATCH, RATE = 2_000, 1_200, 64, 0.1
 PROBE, KERNEL_PROBE = 400, 200
 ARCHITECTURE = "residual 16"
+
+
+def area_of_both(first: Tensor, second: Tensor) -> Tensor:
+    """Each representation as features, the other as targets; the mean of the two areas."""
+    first, second = first - first.mean(0), second - second.mean(0)
+    area = representation.alignment_area
+    return (area(first, second) + area(second, first)) / 2
+
+
+OURS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "cka": kernel.linear_cka,
+    "cka-biased": lambda a, b: kernel.linear_cka(a, b, debiased=False),
+    "kta": kernel.linear_kta,
+    "alignment-area": area_of_both,
+    "probe": lambda a, b: 1 - representation.probe_error(a, b),
+}
 
 
 def with_random_labels(task: Task, share: float, part: str) -> Task:
@@ -178,12 +193,12 @@ def compare_groups(
             )
             grams.append(found.total.cpu().double())
             network.cpu()
-        pairs = {f"ours: {key}": one for key, one in SIMILARITIES.items()} | USUAL
+        pairs = {f"ours: {key}": one for key, one in OURS.items()} | USUAL
         tables = {}
         for key, function in pairs.items():
             values = np.eye(len(features))
             for a, b in permutations(range(len(features)), 2):
-                known = a > b and getattr(function, "is_symmetric", True)
+                known = a > b and key != "ours: probe"
                 values[a, b] = values[b, a] if known else function(features[a], features[b])
             tables[key] = values
         centered = CenteredGrams.of(torch.stack(grams))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.integrations.mlflow_server import running_server
-from theodolite.integrations import MLflowSweep, MLflowTracker, scalars, track
+from theodolite.integrations import MLflowTracker, scalars, track
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the client's many dependencies
 
@@ -49,22 +49,3 @@ def test_a_given_run_stays_open(server, small_history):
     track(small_history.run, tracker)
     tracker.close()
     assert client.get_run(given).info.status == "RUNNING"
-
-
-def test_runs_of_a_sweep_are_below_its_run(server, report_file, tmp_path):
-    from mlflow import MlflowClient
-
-    with MLflowSweep("sweep", server) as sweep:
-        for seed in (1, 2):
-            sweep.log_run(f"seed {seed}", {"seed": seed}, {"loss": seed / 4})
-        sweep.log_report(report_file)
-    client = MlflowClient(server)
-    parent = client.get_run(sweep.run_id)
-    assert parent.info.status == "FINISHED"
-    below = client.search_runs(
-        [parent.info.experiment_id], f"tags.mlflow.parentRunId = '{sweep.run_id}'"
-    )
-    read = {run.data.params["seed"]: run.data.metrics["loss"] for run in below}
-    assert read == {"1": 0.25, "2": 0.5}
-    copied = client.download_artifacts(sweep.run_id, "report.html", str(tmp_path))
-    assert Path(copied).read_text() == report_file.read_text()

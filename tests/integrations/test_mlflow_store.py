@@ -4,7 +4,6 @@ import pytest
 
 from theodolite.errors import TrackingError
 from theodolite.integrations.mlflow import (
-    MLflowSweep,
     MLflowTracker,
     RunStore,
     default_tracking_uri,
@@ -34,53 +33,6 @@ def client_of(folder):
     client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
     experiment = client.get_experiment_by_name("theodolite").experiment_id
     return client, experiment
-
-
-def test_a_run_that_is_made_again_takes_the_place_of_the_old_one(results):
-    uri = f"sqlite:///{results}/mlflow.db"
-    for value in (1.0, 2.0):
-        with MLflowSweep("twice", uri, "again", key="the same") as sweep:
-            assert sweep.has_run("seed 1") == (value == 2.0)
-            sweep.log_run("seed 1", {"lr": 0.1}, {"loss": value, "undefined": float("nan")})
-    client, _ = client_of(results)
-    found = client.search_runs([client.get_experiment_by_name("again").experiment_id])
-    assert sorted(run.info.run_name for run in found) == ["seed 1", "twice"]
-    (child,) = (run for run in found if run.info.run_name == "seed 1")
-    assert child.data.metrics == {"loss": 2.0}
-
-
-def test_a_run_that_was_cut_off_while_it_was_sent_is_sent_again(results, monkeypatch):
-    uri = f"sqlite:///{results}/mlflow.db"
-    sweep = MLflowSweep("cut", uri, "cuts", key="cut")
-    monkeypatch.setattr(sweep._store, "log_numbers", raised(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt), sweep:
-        sweep.log_run("seed 1", {"lr": 0.1}, {"loss": 1.0})
-    with MLflowSweep("cut", uri, "cuts", key="cut") as sweep:
-        assert not sweep.has_run("seed 1")
-        sweep.log_run("seed 1", {"lr": 0.1}, {"loss": 1.0})
-        assert sweep.has_run("seed 1")
-    client, _ = client_of(results)
-    found = client.search_runs([client.get_experiment_by_name("cuts").experiment_id])
-    assert sorted(run.info.run_name for run in found) == ["cut", "seed 1"]
-    assert {run.info.status for run in found} == {"FINISHED"}
-
-
-def raised(error):
-    def fail(*_given):
-        raise error
-
-    return fail
-
-
-@pytest.mark.parametrize(
-    ("error", "status"), [(ValueError, "FAILED"), (KeyboardInterrupt, "KILLED")]
-)
-def test_the_run_of_a_sweep_says_how_it_ended(results, error, status):
-    sweep = MLflowSweep(status, f"sqlite:///{results}/mlflow.db", "ends")
-    with pytest.raises(error), sweep:
-        raise error
-    client, _ = client_of(results)
-    assert client.get_run(sweep.run_id).info.status == status
 
 
 def test_a_tracker_without_an_address_takes_the_file_in_the_working_directory(

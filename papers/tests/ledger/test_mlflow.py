@@ -1,6 +1,6 @@
 """A sweep of a study in MLflow, in a SQLite file beside its records.
 
-``tests/integrations/test_mlflow.py`` has the tracker of a sweep on a real server.
+``test_tracking.py`` has the tracker of a sweep itself.
 """
 
 import pytest

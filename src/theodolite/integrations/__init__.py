@@ -1,11 +1,9 @@
-"""Adapters to training loops, trackers and benchmarks of other packages.
+"""Adapters to training loops and trackers of other packages.
 
 - ``theodolite.integrations.lightning.AlignmentCallback`` for a Lightning ``Trainer``
 - ``theodolite.integrations.transformers.AlignmentCallback`` for a Hugging Face ``Trainer``
 - ``TensorBoardTracker``, ``WandbTracker``, ``MLflowTracker``: they log settings, numbers per layer
   and family, and the report; ``track`` sends a whole run to them
-- ``MLflowSweep`` for many runs of one function: one run for the sweep, one nested run per point
-- ``theodolite.integrations.similarity.SIMILARITIES`` for ReSi and similarity-repository
 
 Names load on first use. Each adapter imports its package when it is created.
 """
@@ -14,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from theodolite.integrations.mlflow import MLflowSweep, MLflowTracker
+    from theodolite.integrations.mlflow import MLflowTracker
     from theodolite.integrations.tracking import (
         TensorBoardTracker,
         Tracker,
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "MLflowSweep",
     "MLflowTracker",
     "TensorBoardTracker",
     "Tracker",
@@ -32,12 +29,11 @@ __all__ = [
     "lightning",
     "mlflow",
     "scalars",
-    "similarity",
     "track",
     "transformers",
 ]
 
-_MODULES = ("lightning", "mlflow", "similarity", "transformers")
+_MODULES = ("lightning", "mlflow", "transformers")
 
 
 def __getattr__(name: str) -> Any:

@@ -18,8 +18,8 @@ from theodolite_papers.commands.study import (
 )
 
 if TYPE_CHECKING:
-    from theodolite.integrations.mlflow import MLflowSweep
     from theodolite_papers.ledger import Space
+    from theodolite_papers.ledger.tracking import MLflowSweep
 
 __all__ = ["sweep"]
 
@@ -118,7 +118,8 @@ def _tracker(uri: str | None, results: Path, about: dict[str, str]) -> "MLflowSw
     from theodolite.cli.terminal import CommandError
 
     try:
-        from theodolite.integrations.mlflow import MLflowSweep, default_tracking_uri
+        from theodolite.integrations.mlflow import default_tracking_uri
+        from theodolite_papers.ledger.tracking import MLflowSweep
 
         place = uri or default_tracking_uri(results)
         key = f"{about['study']} {about['size']} {results.resolve()}"
