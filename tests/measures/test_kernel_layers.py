@@ -1,4 +1,4 @@
-"""Many layers at once, layer profiles and correlations over runs."""
+"""CKA of many layers at once."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ import torch
 import theodolite
 from tests.tolerances import assert_close
 from theodolite.measures import kernel
-from theodolite.measures.kernel import cka_matrix, layer_profile
+from theodolite.measures.kernel import cka_matrix
 
 LABELS = torch.arange(12) % 3
 
@@ -40,8 +40,6 @@ def test_cka_matrix_takes_what_features_returns(normal):
     assert_close(cka_matrix(found, LABELS).between, listed.between)
     arrays = {name: part.numpy() for name, part in found.items()}
     assert isinstance(cka_matrix(arrays).between, np.ndarray)
-    profile = layer_profile(found, LABELS)
-    assert_close(profile.values, listed.target)
 
 
 def test_square_features_that_are_no_gram_matrix_pass(normal):
@@ -80,20 +78,3 @@ def test_gradients_flow_through_every_layer(normal):
     for layer in layers:
         assert layer.grad.isfinite().all()
         assert layer.grad.abs().max() > 0
-
-
-@pytest.mark.spec("3.P42")
-@pytest.mark.parametrize("debiased", [True, False], ids=["debiased", "biased"])
-def test_layer_profile_and_its_mean(normal, debiased):
-    layers, inputs = [normal(12, d) for d in (3, 30, 5)], normal(12, 7)
-    for against in (LABELS, inputs):
-        profile = layer_profile(layers, against, debiased=debiased)
-        single = [
-            kernel.target_cka(layer, against, debiased=debiased)
-            if against.ndim == 1
-            else kernel.linear_cka(layer, against, debiased=debiased)
-            for layer in layers
-        ]
-        assert_close(profile.values, torch.stack(single), scale=100)
-        assert_close(profile.mean, sum(single) / 3, scale=100)
-        assert_close(profile.last, single[-1], scale=100)

@@ -68,7 +68,6 @@ NAN = torch.full((4, 2), torch.nan)
         (lambda: kernel.cka_matrix([F, NAN]), DomainError, r"layers\[1\]: expected finite"),
         (lambda: kernel.cka_matrix([F], LABELS[:2]), ShapeError, "layer has 4, labels has 2"),
         (lambda: kernel.cka_matrix([F], LABELS - 1), DomainError, "at least 0, got -1"),
-        (lambda: kernel.layer_profile([F], F[:2]), ShapeError, "layer has 4, reference has 2"),
         (
             lambda: kernel.kernel_spectrum(torch.diag(torch.tensor([1.0, -0.5]))),
             DomainError,
@@ -115,7 +114,6 @@ def test_bad_input_is_named_with_what_to_do(call, error, message):
     [
         (lambda: kernel.cka_matrix([K]), r"layers\[0\]: .*Gram matrix; call cka"),
         (lambda: kernel.cka_matrix({"fc": K}), r"layers\['fc'\]: .*Gram matrix; .*column of zeros"),
-        (lambda: kernel.layer_profile([K], K), r"layers\[0\]: .*Gram matrix; call cka"),
         (lambda: kernel.linear_cka(F[:3], K), "features_b: .*Gram matrix; call cka"),
         (lambda: kernel.linear_kta(K, F[:3]), "features_a: .*Gram matrix; call kta"),
         (lambda: kernel.linear_hsic(K, K), "features_a: .*Gram matrix; call hsic"),

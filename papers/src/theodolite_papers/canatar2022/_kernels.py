@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from theodolite.measures.kernel import KernelSpectrum, cumulative_power, layer_profile
+from theodolite.measures.kernel import KernelSpectrum, cumulative_power
+from theodolite_papers.canatar2022.formulas.layers import layer_profile
 from theodolite_papers.canatar2022.formulas.spectrum import power_evenness, spectral_gap
 
 __all__ = [
@@ -37,11 +38,9 @@ def profile_rows(
     The permuted labels show how large the paper's biased value is for any labels. This part grows
     with the rank of the layer and falls with the number of examples.
     """
-    values = [layer_profile(layers, reference, debiased=kind).values for kind in (False, True)]
+    values = [layer_profile(layers, reference, debiased=kind) for kind in (False, True)]
     rows = [torch.randperm(len(reference), generator=generator) for _ in range(permutations)]
-    chance = torch.stack(
-        [layer_profile(layers, reference[row], debiased=False).values for row in rows]
-    )
+    chance = torch.stack([layer_profile(layers, reference[row], debiased=False) for row in rows])
     return rounded(torch.stack([*values, chance.mean(0), chance.amax(0)]))
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from theodolite.data import Dataset, digits, scaled
 from theodolite.engine import features
 from theodolite.interventions import initialize_
-from theodolite.measures.kernel import layer_profile, linear_spectrum
+from theodolite.measures.kernel import linear_spectrum
 from theodolite_papers.canatar2022._grid_claims import (
     CLAIMS as FIGURE_CLAIMS,
 )
@@ -31,6 +31,7 @@ from theodolite_papers.canatar2022._kernels import (
 )
 from theodolite_papers.canatar2022._table_claims import CLAIMS as TABLE_CLAIMS
 from theodolite_papers.canatar2022._table_claims import COLUMNS, PUBLISHED, ROWS, coefficients
+from theodolite_papers.canatar2022.formulas.layers import layer_profile
 from theodolite_papers.lab.data import balanced_rows, load_image_set
 from theodolite_papers.lab.models import kernel_resnet
 from theodolite_papers.lab.training import (
@@ -178,7 +179,7 @@ class _CellKernels:
         for reducer in ("mean", "flatten") if self._maps else ():
             for name, (_, labels) in self._sets.items():
                 layers = self._layers(model, name, reducer)
-                values = layer_profile(layers, labels, debiased=False).values
+                values = layer_profile(layers, labels, debiased=False)
                 arrays[f"target_{name}_{reducer}"] = rounded(values)
         return arrays
 

@@ -15,9 +15,7 @@ from theodolite.measures.kernel._from_features import (
 )
 from theodolite.measures.kernel._layers import (
     CkaMatrix,
-    LayerProfile,
     cka_matrix,
-    layer_profile,
 )
 from theodolite.measures.kernel._regression import (
     leave_one_out_regression,
@@ -53,7 +51,6 @@ __all__ = [
     "CkaMatrix",
     "CumulativePower",
     "KernelSpectrum",
-    "LayerProfile",
     "LeaveOneOut",
     "centered_cka",
     "cka",
@@ -64,7 +61,6 @@ __all__ = [
     "hsic",
     "kernel_spectrum",
     "kta",
-    "layer_profile",
     "leave_one_out_regression",
     "linear_cka",
     "linear_hsic",

@@ -7,6 +7,7 @@ an n x n matrix, and memory beyond the input is bounded for any n.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
 from typing import NamedTuple
 
 import torch
@@ -88,23 +89,16 @@ def vanishing(
     return traces.detach() <= (8 * eps) ** 2 * (traces.detach() + constant)
 
 
-def factor_products(factors: Sequence[CenteredRows], pairs: Pairs | None = None) -> KernelProducts:
-    """Inner products of the kernels of all features, all on the same examples.
-
-    Args:
-        factors: the features, one set per kernel.
-        pairs: the products to compute besides the self products, each ``(a, b)`` with ``a < b``;
-            others may be zero. All pairs by default.
-    """
-    return KernelProducts.of(*inner_products(factors, pairs))
+def factor_products(factors: Sequence[CenteredRows]) -> KernelProducts:
+    """Inner products of the kernels of all features, all on the same examples."""
+    return KernelProducts.of(*inner_products(factors))
 
 
-def inner_products(factors: Sequence[CenteredRows], pairs: Pairs | None = None) -> Products:
-    """Inner products and diagonals of the kernels; arguments as in :func:`factor_products`."""
+def inner_products(factors: Sequence[CenteredRows]) -> Products:
+    """Inner products and diagonals of the kernels."""
     m, n = len(factors), len(factors[0].rows)
     widths = [factor.rows.shape[1] for factor in factors]
-    wanted = [(a, b) for a in range(m) for b in range(a + 1, m)] if pairs is None else list(pairs)
-    wanted += [(a, a) for a in range(m)]
+    wanted = list(combinations_with_replacement(range(m), 2))
     by_blocks = n * sum(widths[a] * widths[b] for a, b in wanted)
     by_tiles = n * n / 2 * sum(widths)
     return _by_blocks(factors, wanted) if by_blocks <= by_tiles else _by_tiles(factors)
@@ -220,11 +214,9 @@ class LabelKernel(NamedTuple):
         return (self.counts > 0).sum() > 1
 
 
-def with_labels(
-    factors: Sequence[CenteredRows], labels: LabelKernel, pairs: Pairs | None = None
-) -> KernelProducts:
+def with_labels(factors: Sequence[CenteredRows], labels: LabelKernel) -> KernelProducts:
     """Products of linear kernels, with the kernel of the labels as one more, last."""
-    own, diagonals = inner_products(factors, pairs)
+    own, diagonals = inner_products(factors)
     cross = torch.stack([labels.product(factor) for factor in factors])
     last = torch.cat([cross, labels.norm_squared.unsqueeze(0)])
     products = torch.cat([torch.cat([own, cross.unsqueeze(1)], 1), last.unsqueeze(0)])

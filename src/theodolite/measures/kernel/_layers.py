@@ -38,25 +38,6 @@ class CkaMatrix:
     estimator: Estimator
 
 
-@prints_shapes
-@dataclass(frozen=True)
-class LayerProfile:
-    """CKA of every layer with one reference, in order of depth."""
-
-    values: Float[Tensor, " l"]
-    estimator: Estimator
-
-    @property
-    def mean(self) -> Float[Tensor, ""]:
-        """Unweighted mean over the layers; nan if a layer's value is undefined."""
-        return self.values.mean()
-
-    @property
-    def last(self) -> Float[Tensor, ""]:
-        """Value of the last layer."""
-        return self.values[-1]
-
-
 @array_function
 def cka_matrix(
     layers: Sequence[Float[Tensor, "n _"]] | Mapping[str, Float[Tensor, "n _"]],
@@ -109,61 +90,6 @@ def cka_matrix(
     values = cka_from_products(products, debiased=debiased, eps=eps, defined=defined)
     target = None if labels is None else values[:count, count]
     return CkaMatrix(values[:count, :count], target, "debiased" if debiased else "biased")
-
-
-@array_function
-def layer_profile(
-    layers: Sequence[Float[Tensor, "n _"]] | Mapping[str, Float[Tensor, "n _"]],
-    reference: Integer[Tensor, " n"] | Float[Tensor, "n e"],
-    debiased: bool = True,
-) -> LayerProfile:
-    r"""Linear CKA of every layer with one reference: class labels, targets, or the inputs.
-
-    .. math:: l \mapsto \mathrm{CKA}(K^{(l)}, K_{\bar f})
-
-    ``.mean`` is the unweighted mean, the paper's layer-averaged CKA. ``.last`` is the paper's
-    "CKA". For other sets of examples (test, inputs) call it again.
-
-    Range: entries in [-1, 1]; biased: [0, 1].
-    Invariant to: scaling, orthogonal maps and shifts of any layer; a joint permutation.
-    Undefined (``nan``): entries of layers that are constant up to rounding, see :func:`linear_cka`.
-
-    Args:
-        layers: features of every layer in order of depth, one row per example; a list, or a
-            mapping such as :func:`theodolite.features` returns.
-        reference: integer labels, or a matrix with one row per example.
-        debiased: use the debiased estimator; False uses the paper's plug-in form.
-
-    Returns:
-        CKA of each layer with the reference, in order of depth.
-
-    Raises:
-        ShapeError: If there is no layer, or numbers of rows differ.
-        DomainError: If an entry is not finite or a label is negative.
-
-    Examples:
-        >>> x = torch.tensor([[0.0], [1.0], [4.0], [5.0]])
-        >>> profile = layer_profile([x, x > 2], torch.tensor([0, 0, 1, 1]), debiased=False)
-        >>> round(profile.mean.item(), 4)
-        0.9706
-
-    References:
-        [canatar2022], Fig. 1 and Table I.
-    """
-    parts, factors = _factors(layers, "cka")
-    count, eps = len(factors), eps_of(*parts)
-    if reference.ndim == 1:
-        kernel = _label_kernel(reference, parts[0], factors[0])
-        products = with_labels(factors, kernel, pairs=[])
-        varies = ~vanishing(factors, products.traces[:count], eps)
-        defined = torch.cat([varies, kernel.defined.unsqueeze(0)])
-    else:
-        require_paired_features("cka", layer=parts[0], reference=reference)
-        factors = [*factors, CenteredRows.of(reference)]
-        products = factor_products(factors, [(index, count) for index in range(count)])
-        defined = ~vanishing(factors, products.traces, eps)
-    values = cka_from_products(products, debiased=debiased, eps=eps, defined=defined)[:count, count]
-    return LayerProfile(values, "debiased" if debiased else "biased")
 
 
 def _factors(
