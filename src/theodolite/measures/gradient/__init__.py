@@ -8,33 +8,27 @@ References:
 """
 
 from theodolite.linalg import SetSums, contrast_from_sums, mean_over_classes
-from theodolite.measures.gradient._alignment import (
-    VectorMoments,
-    alignment_contrast,
-    between_class_stiffness,
-    class_alignment,
-    class_alignment_matrix,
-    cosine_stiffness,
-    in_class_alignment,
-    stiffness_matrix,
-    vector_alignment,
-    weighted_alignment,
-    within_class_stiffness,
-)
 from theodolite.measures.gradient._comparison import (
     confusion_of_gram,
     gradient_confusion,
     gradient_diversity,
     relative_norm,
 )
+from theodolite.measures.gradient.alignment import (
+    VectorMoments,
+    alignment_contrast,
+    class_alignment,
+    cosine_stiffness,
+    in_class_alignment,
+    vector_alignment,
+    weighted_alignment,
+)
 
 __all__ = [
     "SetSums",
     "VectorMoments",
     "alignment_contrast",
-    "between_class_stiffness",
     "class_alignment",
-    "class_alignment_matrix",
     "confusion_of_gram",
     "contrast_from_sums",
     "cosine_stiffness",
@@ -43,8 +37,6 @@ __all__ = [
     "in_class_alignment",
     "mean_over_classes",
     "relative_norm",
-    "stiffness_matrix",
     "vector_alignment",
     "weighted_alignment",
-    "within_class_stiffness",
 ]

@@ -12,7 +12,7 @@ from theodolite.checks import (
     require_symmetric,
 )
 from theodolite.linalg import array_function, double, full_precision, ratio_or_nan
-from theodolite.measures.gradient._alignment import flat_vectors, require_pairs, scale_free_moments
+from theodolite.measures.gradient.alignment import flat_vectors, require_pairs, scale_free_moments
 
 _MODES = ("min", "eta")
 _BLOCK = 1024  # rows of the Gram matrix held at once
