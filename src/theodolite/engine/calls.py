@@ -48,12 +48,11 @@ class Axis:
     examples_fastest: bool = False
 
 
-def find_axis(one: Tensor | None, tensor: Tensor, examples: int, row: int = 0) -> Axis | None:
+def find_axis(one: Tensor | None, tensor: Tensor, examples: int) -> Axis | None:
     """The axis of examples, found by comparison with a run of one example.
 
-    It is the axis whose length has grown. If it has several parts of every example, the values of
-    the single example, whose row is known, determine their order. Without such a run it is the
-    first axis of a matching length.
+    It is the axis whose length has grown; :func:`find_orders` finds the order of several parts of
+    every example. Without such a run it is the first axis of a matching length.
     """
     if examples == 1:
         return None
@@ -66,22 +65,35 @@ def find_axis(one: Tensor | None, tensor: Tensor, examples: int, row: int = 0) -
         return next(exact, Axis(0) if fits else None)
     for index, (single, size) in enumerate(zip(one.shape, shape, strict=True)):
         if single != size and single * examples == size:
-            return Axis(index, single > 1 and _varies_fastest(one, tensor, examples, index, row))
+            return Axis(index)
     return None
 
 
-def _varies_fastest(one: Tensor, tensor: Tensor, examples: int, index: int, row: int) -> bool:
-    outer, inner = (
-        _distance(one, split_examples(tensor, examples, Axis(index, order))[row])
-        for order in (False, True)
-    )
-    return inner < outer
+def find_orders(
+    found: Iterable[tuple[Tensor, Tensor, Axis | None]], examples: int, row: int
+) -> None:
+    """Find the order of the parts of every example along axes with several of them.
 
-
-def _distance(first: Tensor, second: Tensor) -> float:
-    if first.shape != second.shape:  # other axes have changed too, for example longer sequences
-        return 0.0
-    return float((first.detach().double() - second.detach().double()).abs().sum())
+    Args:
+        found: Tensors of a call for a single example and for all, with their axis of examples.
+        examples: Number of examples.
+        row: Row of the single example in the batch.
+    """
+    axes: list[Axis] = []
+    gaps: list[Tensor] = []
+    for one, tensor, axis in found:
+        if axis is None or one.dim() != tensor.dim() or one.shape[axis.index] == 1:
+            continue
+        rows = [split_examples(tensor, examples, Axis(axis.index, k))[row] for k in (False, True)]
+        if rows[0].shape != one.shape:  # other axes have changed too, for example longer sequences
+            continue
+        axes.append(axis)
+        wanted = one.detach().double()
+        gaps += [torch.linalg.vector_norm(part.detach().double() - wanted, 1) for part in rows]
+    if axes:
+        outer, inner = torch.stack(gaps).view(-1, 2).T.tolist()  # waits for the device once
+        for axis, before, after in zip(axes, outer, inner, strict=True):
+            axis.examples_fastest = after < before
 
 
 def split_examples(tensor: Tensor, examples: int, axis: Axis | None) -> Tensor:

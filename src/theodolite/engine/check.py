@@ -163,7 +163,7 @@ class SuspectCalls(TorchFunctionMode):
         return result
 
 
-_FEW = 8  # examples of a batch with a suspect call that run alone
+_FEW = 4  # examples of a batch with a suspect call that run alone
 _PART = 32  # largest number of examples that run again in another batch
 
 

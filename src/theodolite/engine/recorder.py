@@ -14,6 +14,7 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 from torch._C._autograd import _get_sequence_nr  # torch has no public name for node numbers
 from torch.autograd.graph import GradientEdge, get_gradient_edge
@@ -30,6 +31,7 @@ from theodolite.engine.calls import (
     Outer,
     Structure,
     find_axis,
+    find_orders,
     function_name,
     has_storage,
     split_examples,
@@ -153,8 +155,10 @@ class CallTensors:
             row: Row of the single example in the batch.
         """
         singles = (*self.given, *self.returned)
-        for index in range(len(self.axes), len(singles)):
-            self.axes[index] = find_axis(singles[index], tensors[index], examples, row)
+        new = range(len(self.axes), len(singles))
+        for index in new:
+            self.axes[index] = find_axis(singles[index], tensors[index], examples)
+        find_orders(((singles[k], tensors[k], self.axes[k]) for k in new), examples, row)
         found = [*self.axes.values()]
         for tensor, axis in zip(tensors, found, strict=True):
             if axis is not None and not _fits_axis(tensor, examples, axis):
@@ -266,7 +270,8 @@ class UseRecorder(TorchFunctionMode):
         self.uses: list[Use] = []
         self.calls: list[CallTensors] = []
         self.received: list[tuple[str, list[Tensor | None]]] = []
-        self._kept_rows = torch.tensor([*kept_rows], dtype=torch.long)
+        self._kept_rows = [*kept_rows]
+        self._row_index: dict[torch.device, Tensor] = {}
         self._first_row = kept_rows[0] if kept_rows else 0
         self._count = 0
         self.intervals: dict[int, list[Interval]] = {}
@@ -442,7 +447,7 @@ class UseRecorder(TorchFunctionMode):
             if self._calls_only:
                 return
         found = self._axes(name, given, sources, returned)
-        if len(self._kept_rows):
+        if self._kept_rows:
             self.received.append((name, self._kept_inputs(given, found)))
         axes = {id(detached[id(tensor)]): axis for tensor, axis in zip(given, found, strict=False)}
         result_axes = tuple(found[len(given) :])
@@ -471,10 +476,16 @@ class UseRecorder(TorchFunctionMode):
             placed = axis is not None and not tensor.is_nested
             if placed and has_storage(tensor):
                 whole = split_examples(tensor.detach(), self._examples, axis)
-                rows.append(whole[self._kept_rows])
+                rows.append(whole[self._rows_on(tensor.device)])
             else:
                 rows.append(None)
         return rows
+
+    def _rows_on(self, device: torch.device) -> Int[Tensor, " k"]:
+        """The kept rows as a tensor; each copy to a device takes as long as a short call."""
+        if device not in self._row_index:
+            self._row_index[device] = torch.tensor(self._kept_rows, device=device)
+        return self._row_index[device]
 
     def _axes(
         self, function: str, given: list[Tensor], sources: list[Origin], returned: list[Tensor]
