@@ -63,7 +63,7 @@ def stiffness(kind, rows, labels):
     peaks = rows.abs().amax(1, keepdim=True)  # squares of tiny gradients would vanish
     rows = rows / torch.where(peaks > 0, peaks, 1.0)
     function = getattr(reference, f"{kind}_class_stiffness")
-    return torch.tensor(function(rows.numpy(), labels.numpy()))
+    return torch.tensor(function(rows.numpy(), labels.numpy()), dtype=torch.float64)
 
 
 def assert_alignment(value, rows, labels):

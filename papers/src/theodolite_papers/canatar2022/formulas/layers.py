@@ -35,6 +35,12 @@ def layer_profile(
         ShapeError: If numbers of rows differ.
         DomainError: If an entry is not finite or a label is negative.
 
+    Examples:
+        >>> x = torch.tensor([[0.0], [1.0], [4.0], [5.0]])
+        >>> found = layer_profile([x, x > 2], torch.tensor([0, 0, 1, 1]), debiased=False)
+        >>> [round(value, 4) for value in found.tolist()]
+        [0.9412, 1.0]
+
     References:
         [canatar2022], Fig. 1 and Table I.
     """

@@ -31,6 +31,12 @@ def class_alignment_matrix(
         ShapeError: If lengths differ, or vectors are empty.
         DomainError: If an entry is not finite or a label is out of range.
 
+    Examples:
+        >>> v = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 2.0], [0.0, 2.0]])
+        >>> class_alignment_matrix(v, torch.tensor([0, 0, 1, 1]))
+        tensor([[1., 0.],
+                [0., 1.]])
+
     References:
         [mehta2021]. Differs from paper: the paper has only the diagonal, Eq. (5).
     """
@@ -68,6 +74,12 @@ def stiffness_matrix(
         ShapeError: If lengths differ, or vectors are empty.
         DomainError: If an entry is not finite or a label is out of range.
 
+    Examples:
+        >>> v = torch.tensor([[1.0, 0.0], [5.0, 0.0], [0.0, 2.0], [0.0, -1.0]])
+        >>> stiffness_matrix(v, torch.tensor([0, 0, 1, 1]))
+        tensor([[ 1.,  0.],
+                [ 0., -1.]])
+
     References:
         [fort2019].
     """
@@ -95,6 +107,11 @@ def within_class_stiffness(
     Raises:
         ShapeError: If lengths differ, or vectors are empty.
         DomainError: If an entry is not finite or a label is out of range.
+
+    Examples:
+        >>> v = torch.tensor([[1.0, 0.0], [5.0, 0.0], [0.0, 2.0], [0.0, -1.0]])
+        >>> within_class_stiffness(v, torch.tensor([0, 0, 1, 1])).item()
+        0.0
 
     References:
         [fort2019].
@@ -124,6 +141,11 @@ def between_class_stiffness(
     Raises:
         ShapeError: If lengths differ, or vectors are empty.
         DomainError: If an entry is not finite or a label is out of range.
+
+    Examples:
+        >>> v = torch.tensor([[1.0, 0.0], [5.0, 0.0], [3.0, 4.0]])
+        >>> round(between_class_stiffness(v, torch.tensor([0, 0, 1])).item(), 4)
+        0.6
 
     References:
         [fort2019].
