@@ -239,7 +239,12 @@ def _other_runs(
         (run, compared(here, values_of(group, run.holding(step, family, measure), family, measure)))
         for run in others
     )
-    return [f"{plain(run.name)}: {words}" for run, words in islice(described, 5) if words]
+    than = f" than with {plain(first.name)}"
+    return [
+        f"{plain(run.name)}: {words}{'' if words.startswith('equal') else than}"
+        for run, words in islice(described, 5)
+        if words
+    ]
 
 
 def _since_start(run: RunView, step: int | None, family: str) -> str:

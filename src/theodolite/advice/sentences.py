@@ -225,13 +225,13 @@ def _ceiling(finding: CarryOver) -> str:
 def _both(finding: CarryOver) -> str:
     if finding.losses is not None:
         own, n, other, m = finding.losses
-        return f"loss {own:.3g} on {n} training and {other:.3g} on {m} held-out sequences"
+        return f"loss {own:.3g} on {n:,} training and {other:.3g} on {m:,} held-out sequences"
     train, held_out = finding.train, finding.held_out
     assert train is not None
     assert held_out is not None
     return (
-        f"{_value(train)} on {train.n} training and {_value(held_out, short=True)} on "
-        f"{held_out.n} held-out examples{_chance(train)}"
+        f"{_value(train)} on {train.n:,} training and {_value(held_out, short=True)} on "
+        f"{held_out.n:,} held-out examples{_chance(train)}"
     )
 
 
@@ -250,12 +250,12 @@ def _chance(measured: Measured) -> str:
 
 def _fit_on_training(finding: FitOnTraining) -> Answer:
     train, seen = finding.train, finding.evidence
-    fits = f"{_value(train)} on the {train.n} examples given{_chance(train)}"
+    fits = f"{_value(train)} on the {train.n:,} examples given{_chance(train)}"
     undecided: Certainty = "undecided"
     if finding.little:
         what = "explains too little of its targets" if train.measure == "r2" else "fits too little"
         text = f"Undecided: the network {what}: {_value(train)}{_chance(train)}."
-        evidence = f"measured on {train.n} examples"
+        evidence = f"measured on {train.n:,} examples"
         return Answer("task", text, undecided, evidence, _TRAIN, "undecided", _PROBES)
     if finding.inputs in (InputFinding.PREDICT, InputFinding.FIRST_LAYER_PREDICTS):
         assert seen is not None
@@ -293,7 +293,7 @@ def _fit_on_training(finding: FitOnTraining) -> Answer:
             "copies of other examples, or of classes without training examples."
         )
         advice = "Pass `held_out=` examples that are not among the training examples."
-    evidence = f"measured on {train.n} examples that it may have been trained on{_chance(train)}"
+    evidence = f"measured on {train.n:,} examples that it may have been trained on{_chance(train)}"
     if seen is not None and isfinite(seen.inputs):
         evidence += f"; leave-one-out accuracy on raw inputs: {percent(seen.inputs)}"
     if finding.repeated > REPEATED:
@@ -345,9 +345,11 @@ def _held_out_fit(finding: HeldOutFit) -> Answer:
             f"{percent(measured.value)} ({_interval(low, high)}, chance "
             f"{percent(measured.chance)})."
         )
-    evidence = f"measured on {measured.n} examples"
+    evidence = f"measured on {measured.n:,} examples"
     if finding.labels is not None:
-        evidence = f"measured on {measured.n} positions, drawn evenly over {finding.labels} labels"
+        evidence = (
+            f"measured on {measured.n:,} positions, drawn evenly over {finding.labels} labels"
+        )
     sure: Certainty = "clear" if finding.clear and finding.labels is None else "likely"
     return Answer("task", text, sure, evidence, "", "generalises" if measured.beyond_chance else
                   "chance", _PROBES)  # fmt: skip
@@ -450,10 +452,11 @@ def _layer_ground(finding: LayerProbes) -> tuple[Certainty, str, str]:
     of_best = f"{layer_name(finding.best)}: {spread}"
     if finding.judged_on == "held-out":
         where = (
-            f"fitted on {finding.fitted_on} training and judged on {finding.n} held-out examples"
+            f"fitted on {finding.fitted_on:,} training and judged on {finding.n:,} held-out"
+            " examples"
         )
     else:
-        where = f"{finding.n} examples, each left out in turn"
+        where = f"{finding.n:,} examples, each left out in turn"
     pairs = "" if finding.paired else "; differences are not paired by example"
     evidence = f"{where}; {of_best}{pairs}"
     advice = ""

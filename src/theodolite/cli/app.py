@@ -61,9 +61,9 @@ def _common(
 ) -> None:
     """Measure alignment inside neural networks, layer by layer.
 
-    Five families of measures compare features with labels, weights with inputs, similarities of
-    examples with labels, training steps of one layer with labels, and gradients of examples with
-    each other.
+    There are five families of measures. They compare features with labels, weights with inputs,
+    similarities of examples with labels, training steps of one layer with labels, and features or
+    gradients of examples with each other.
     """
 
 

@@ -178,9 +178,9 @@ def _contrast(true: History, random: History) -> Check:
     learned = _values(true, true.steps[-1], "feature_omega_contrast")
     memorised = _values(random, random.steps[-1], "feature_omega_contrast")
     return Check(
-        "True labels align the features of one class more than random labels do, in every layer",
+        "Feature contrast is higher with true labels than with random labels in every layer",
         all(low < high for low, high in zip(memorised, learned, strict=True)),
-        f"feature contrast {learned[0]:.2f} against {abs(memorised[0]):.2f} in {true.layers[0]}, "
+        f"{learned[0]:.2f} against {abs(memorised[0]):.2f} in {true.layers[0]}, "
         f"{learned[-1]:.2f} against {memorised[-1]:.2f} in {true.layers[-1]}",
     )
 

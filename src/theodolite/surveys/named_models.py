@@ -80,7 +80,7 @@ def _named(kind: str, name: str, source: ModelSource) -> Any:
     target: Any = module
     for part in name.split("."):
         if not hasattr(target, part):
-            raise UnknownNameError(f"name in {kind}", name, _model_names(module))
+            raise UnknownNameError(f"callable of {kind}:", name, _model_names(module))
         target = getattr(target, part)
     return target if isinstance(target, nn.Module) else _called(target, source)
 
@@ -91,9 +91,10 @@ def _called(target: Any, source: ModelSource) -> Any:
     try:
         inspect.signature(target).bind(**source.arguments)
     except TypeError as error:
+        given = ", ".join(f"{key}={value!r}" for key, value in source.arguments.items())
         raise DomainError(
-            f"{source.word}: called with {dict(source.arguments)}: {error}; pass its arguments as "
-            "--arg NAME=VALUE"
+            f"{source.word}: cannot be called {f'with {given}' if given else 'without arguments'}: "
+            f"{error}; pass its arguments as --arg NAME=VALUE"
         ) from error
     except ValueError:  # some callables have no signature
         pass
