@@ -12,6 +12,7 @@ package on the Python Package Index. If one of them is missing, the page shows t
 import argparse
 import os
 import re
+import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -69,9 +70,20 @@ def executed(script: Path) -> NotebookNode:
         cell.outputs = [out for out in cell.outputs if out.get("name") != "stderr"]
     notebook.metadata["theodolite"] = {
         "version": __version__,
+        "commit": _commit(),
         "date": datetime.now(UTC).date().isoformat(),
     }
     return notebook
+
+
+def _commit() -> str:
+    """The commit of the checkout; empty where it cannot be read."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    try:
+        done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return done.stdout.strip()
 
 
 def with_stored_outputs(script: Path, stored: Path) -> NotebookNode:
@@ -104,17 +116,19 @@ def write_page(name: str, notebook: NotebookNode, missing: list[str]) -> None:
             text = re.sub(r"!\[(svg|png)\]", f"![{cell.metadata['alt']}]", text, count=1)
     heading, _, rest = text.strip().partition("\n")
     made = notebook.metadata.get("theodolite")
+    commit = made and made.get("commit")
+    version = made and made["version"] + (f", commit {commit}" if commit else "")
     note = f"[Download this page as a notebook]({name}.ipynb). "
     if made is None:
         note += f"It has not been executed: this machine does not have `{'`, `'.join(missing)}`."
     elif missing:
         note += (
-            f"The outputs on this page are stored ones, of {made['date']} with Theodolite "
-            f"{made['version']}: the machine that built this site did not have "
+            f"The outputs on this page are stored ones. They are from {made['date']}, Theodolite "
+            f"{version}. The machine that built this site did not have "
             f"`{'`, `'.join(missing)}`."
         )
     else:
-        note += f"It ran when this site was built, with Theodolite {made['version']}."
+        note += f"It ran when this site was built, with Theodolite {version}."
     (FOLDER / f"{name}.md").write_text(f"{heading}\n\n{note}\n{rest}\n")
 
 
