@@ -29,7 +29,7 @@ $(READY): $(LABORATORY)
 	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-demo: $(INSTRUMENT) ## train on digits with true and random labels, watch all five families, write a page
+demo: $(INSTRUMENT) ## train on digits with true and random labels, measure all five families, write two pages
 	$(BIN)/theodolite demo
 
 # The tests' tensors are small: a second thread per operation would only wait for the first.
