@@ -11,10 +11,7 @@ from tests.engine.zoo import specimen
 from tests.tolerances import assert_close
 from theodolite.engine import kernel_engine, tangent_alignments, tangent_kernels
 from theodolite.engine import plan as planning
-from theodolite.engine.inputs import BatchList
-from theodolite.engine.kernel_engine import prepare
-from theodolite.engine.plan import EngineOptions
-from theodolite.engine.sketch import GradientMoments, KernelMoments, _block_plan, shorter_sides
+from theodolite.engine.sketch import KernelMoments
 from theodolite.engine.state import untouched
 from theodolite.errors import MemoryLimitError
 from theodolite.measures.tangent import tangent_alignment
@@ -60,78 +57,6 @@ def test_exact_alignments_of_other_architectures(name):
     found = tangent_alignments(made.model, made.inputs, y)
     for layer, kernel in kernels.items():
         assert_close(found[layer].alignment, tangent_alignment(kernel, y))
-
-
-SIDES = "theodolite.engine.sketch.shorter_sides"
-
-
-@pytest.mark.parametrize("block", [2, 4])
-@pytest.mark.parametrize("name", ["resnet", "vit", "lenet", "reused module", "depthwise", "lstm"])
-def test_norms_from_gradients_equal_those_of_kernels(name, block, monkeypatch):
-    made = specimen(name)
-    kernels = tangent_kernels(made.model, made.inputs)
-    c = kernels.total.shape[1]
-    y = torch.randn(4, c, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    monkeypatch.setattr("theodolite.engine.sketch._BLOCK_ROWS", c * block)
-    monkeypatch.setattr(SIDES, lambda engine, plan, examples: _on_gradients(engine))
-    found = tangent_alignments(made.model, made.inputs, y)
-    for layer, kernel in kernels.items():
-        norm = centered_norm(kernel)
-        assert abs(found[layer].norm - norm) <= 1e-10 * norm
-        assert_close(found[layer].alignment, tangent_alignment(kernel, y))
-
-
-def _on_gradients(engine):
-    """All layers but those with tables, whose gradients are never formed."""
-    kinds = {
-        layer: {engine.groups[k].kind for k in engine.group_indices(layer)}
-        for layer in engine.layers
-    }
-    return [layer for layer, found in kinds.items() if found and found <= {"outer", "dense"}]
-
-
-def test_the_shorter_side_is_chosen_by_count():
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 64), nn.Linear(64, 3))
-    model = model.double()
-    for examples, expected in ((8, []), (400, ["0", "1"])):
-        data = BatchList.of(torch.randn(examples, 3).double(), None, None, torch.device("cpu"))
-        with untouched(model):
-            engine = prepare(model, data, EngineOptions())
-            plan = _block_plan(engine, examples)
-            assert shorter_sides(engine, plan, examples) == expected
-            small = replace(plan, tile_bytes=4 * 8 * 10 * 10)  # 16 parameters no longer fit
-            assert shorter_sides(engine, small, examples) == expected[1:]
-            limit = plan.predicted_bytes + 8 * 10 * 10  # the matrix that stays of the smaller layer
-            tight = replace(engine, options=replace(engine.options, memory_limit=limit))
-            assert shorter_sides(tight, plan, examples) == expected[1:]
-
-
-def test_both_sides_together_equal_kernels_alone(monkeypatch):
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 64), nn.Linear(64, 3))
-    model, x = model.double(), torch.randn(400, 3).double()
-    y = torch.arange(400) % 3
-    mixed = tangent_alignments(model, x, y)
-    monkeypatch.setattr(SIDES, lambda *given: [])
-    alone = tangent_alignments(model, x, y)
-    for layer in alone:
-        assert abs(mixed[layer].norm - alone[layer].norm) <= 1e-10 * alone[layer].norm
-        assert_close(mixed[layer].alignment, alone[layer].alignment)
-
-
-def test_gradients_that_hardly_differ_keep_their_digits():
-    generator = torch.Generator().manual_seed(0)
-    J = 1e3 + 1e-4 * torch.randn(12, 3, generator=generator, dtype=torch.float64)
-    moments = GradientMoments(torch.ones(12))
-    for start in (0, 5):
-        rows = slice(start, start + 7 if start else 5)
-        moments.add(J[rows], rows)
-    C = torch.eye(12, dtype=torch.float64) - 1 / 12
-    exact = (C @ (J - 1e3) @ (J - 1e3).T @ C).norm()
-    assert_close(moments.centered / exact, 1.0, scale=1e4)
-    assert_close(moments.uncentered, (J @ J.T).norm(), scale=1e8)
-    assert_close(moments.form, J.sum(0).square().sum(), scale=1e10)
 
 
 def test_nearly_constant_kernels_keep_their_digits():

@@ -239,14 +239,6 @@ def pairs_at_once(outputs: int, positions: int) -> bool:
     return outputs == 1 or outputs * positions <= _FEW_ROWS
 
 
-def scatter_cost(rows: int, columns: int) -> float:
-    """Predicted time of float64 products of gradients with their own columns.
-
-    The unit is a float64 multiply-add, in whose time two float32 multiply-adds run.
-    """
-    return _time(2.0 * rows * columns**2, 3 * rows * columns, 8)
-
-
 def choose_route(sizes: ContractionSizes) -> Route:
     """The route with the lowest predicted time."""
     predicted = contraction_costs(sizes)

@@ -1,9 +1,8 @@
 r"""Alignment of every layer's tangent kernel with the labels, without holding any kernel.
 
-:func:`tangent_alignments` needs the norm of every layer's centred kernel. There are three ways:
+:func:`tangent_alignments` needs the norm of every layer's centred kernel. There are two ways:
 
 * :class:`KernelMoments` adds up blocks of the kernel,
-* :class:`GradientMoments` adds up gradients, if a layer has fewer parameters than kernel rows,
 * :func:`sketch_grams` estimates the norm from gradients along random vectors, with an error.
 
 The sketch uses random vectors :math:`z` of signs along the outputs of a group of examples. Each
@@ -16,7 +15,7 @@ smaller otherwise.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -44,19 +43,17 @@ from theodolite.engine.compare import (
     plain_gradients,
 )
 from theodolite.engine.contract import KernelBlock
-from theodolite.engine.factors import Factors
 from theodolite.engine.inputs import BatchList
 from theodolite.engine.kernel_engine import Collected, KernelEngine
 from theodolite.engine.kernels import batched_or_one_by_one
 from theodolite.engine.layers import LayerMapping, Layers, Parameters, layers_text
-from theodolite.engine.plan import EngineOptions, Plan, pass_size, scatter_cost
+from theodolite.engine.plan import EngineOptions, Plan, pass_size
 from theodolite.engine.readouts import Readout, kernel_shape
 from theodolite.engine.recorder import Use
 from theodolite.engine.runs import ModelRecorder
 from theodolite.engine.state import available_bytes, coarse_arithmetic, coarse_precision
 from theodolite.errors import DomainError, MemoryLimitError, ShapeError
 from theodolite.linalg import (
-    Moments,
     alignment_from_norms,
     center_all,
     centered_square_sum,
@@ -153,14 +150,12 @@ def tangent_alignments(
     .. math:: A_l = \frac{\|\Psi_l \tilde Y\|^2}{\|C K_l C\|_F\, \|\tilde Y\|^2},
               \qquad \tilde Y = C Y
 
-    The numerator takes one backward pass for all layers. There are three ways to compute the norm.
-    It is added up over blocks of the kernel, in float64, so that memory does not grow with the
-    square of the number of examples. If a layer has fewer parameters than its kernel has rows, the
-    matrix of inner products of parameters may be cheaper; it has the same norm. Or the norm is
-    estimated from random vectors, which all layers share. If memory allows, groups of examples get
-    their own vectors. Each example then takes part in fewer than ``sketch_vectors`` backward
-    passes, with no larger error. On a GPU these passes use tensor cores (TF32), whose rounding is
-    far below the error of the estimate.
+    The numerator takes one backward pass for all layers. The norm is added up over blocks of the
+    kernel, in float64, so that memory does not grow with the square of the number of examples. Or
+    it is estimated from random vectors, which all layers share. If memory allows, groups of
+    examples get their own vectors. Each example then takes part in fewer than ``sketch_vectors``
+    backward passes, with no larger error. On a GPU these passes use tensor cores (TF32),
+    whose rounding is far below the error of the estimate.
 
     Range: [0, 1].
     Undefined (``nan``): the kernel is constant up to rounding, or the targets are.
@@ -326,112 +321,9 @@ class KernelMoments:
         return centered_square_sum(self._squares, self._rows).clamp(min=0.0).sqrt()
 
 
-_MATRICES = 4  # P x P matrices that exist at one time while a layer is processed
-
-
-class GradientMoments:
-    r"""Sums over the gradients of one layer, in float64.
-
-    .. math:: \|C K C\|_F = \|C J J^\top C\|_F = \|J^\top C J\|_F
-
-    J has one row per example and output and one column per parameter. The matrix on the right is
-    the scatter of its rows about their mean. Its time grows with the number of rows, not its
-    square.
-
-    Args:
-        labels: Vector y, one entry per row; its quadratic form is added up too.
-    """
-
-    def __init__(self, labels: Tensor) -> None:
-        self._labels = labels.double()
-        self._moments: Moments | None = None
-        self._along: Tensor | None = None
-
-    def add(self, gradients: Tensor, rows: slice) -> None:
-        """Add some rows of J."""
-        values = gradients.double()
-        shift = None if self._moments is None else self._moments.shift
-        part, along = Moments.of(values, shift), self._labels[rows] @ values
-        self._moments = part if self._moments is None else self._moments + part
-        self._along = along if self._along is None else self._along + along
-
-    @property
-    def form(self) -> Tensor:
-        """Quadratic form of the labels."""
-        assert self._along is not None
-        return self._along @ self._along
-
-    @property
-    def uncentered(self) -> Tensor:
-        """Norm before centring."""
-        assert self._moments is not None
-        return self._moments.rebase(torch.zeros_like(self._moments.shift)).scatter.norm()
-
-    @property
-    def centered(self) -> Tensor:
-        """Norm of the centred kernel."""
-        assert self._moments is not None
-        return self._moments.rebase(self._moments.mean).scatter.norm()
-
-
-def shorter_sides(engine: KernelEngine, plan: Plan, examples: int) -> list[str]:
-    """Layers whose matrix of parameters takes less time than the kernel of all examples.
-
-    Each such matrix stays in memory. The smallest are taken first, while the plan leaves memory.
-
-    Args:
-        engine: The engine.
-        plan: The plan of one pair of blocks of examples.
-        examples: Number of all examples.
-    """
-    columns = {layer: _parameter_count(engine, plan, layer) for layer in engine.layers}
-    limit = engine.options.memory_limit or available_bytes(engine.device)
-    free_bytes, chosen = limit - plan.predicted_bytes, set()
-    for layer in sorted(columns, key=lambda name: columns[name]):
-        size = 8 * columns[layer] ** 2
-        fits = 0 < size <= free_bytes and _MATRICES * size <= plan.tile_bytes
-        if fits and _is_shorter(engine, plan, examples, layer, columns[layer]):
-            chosen.add(layer)
-            free_bytes -= size
-    return [layer for layer in engine.layers if layer in chosen]
-
-
-def _parameter_count(engine: KernelEngine, plan: Plan, layer: str) -> int:
-    """Number of parameters of a layer; 0 if its gradients are never formed."""
-    groups = [plan.group_plans[index].group for index in engine.group_indices(layer)]
-    if any(group.kind not in ("outer", "dense") for group in groups):
-        return 0
-    parameters = engine.recorder.ownership.parameters
-    return sum(parameters[name].numel() for group in groups for name in group.parameters)
-
-
-def _is_shorter(engine: KernelEngine, plan: Plan, examples: int, layer: str, columns: int) -> bool:
-    blocks = examples / plan.block_size
-    pairs = 1.0 if blocks <= 1 else blocks * (blocks + 1) / 2
-    kernel = pairs * sum(plan.group_plans[index].cost for index in engine.group_indices(layer))
-    return scatter_cost(examples * engine.output_count, columns) < kernel
-
-
-def gradient_rows(factors: Sequence[Factors | None], plan: Plan) -> Iterator[tuple[slice, Tensor]]:
-    """Rows of J, (examples * outputs, P), a tile of examples at a time."""
-    present = [own for own in factors if own is not None]
-    if not present:
-        return
-    examples, c = len(present[0]), present[0].output_count
-    # Rows are converted to float64 too; their factors are converted one group at a time.
-    numbers = 3 * c * sum(own.entries for own in present)
-    size = 4 * numbers + max(own.working_bytes for own in present)
-    for rows in spans(examples, max(1, plan.tile_bytes // max(1, size))):
-        J = torch.cat([own[rows].gradients() for own in present], 2)
-        yield slice(rows.start * c, rows.stop * c), J.flatten(0, 1)
-
-
-_Moments = KernelMoments | GradientMoments
-
-
 def _exact(engine: KernelEngine, data: BatchList, labels: Tensor) -> TangentAlignments:
-    plan = _block_plan(engine, len(data))
-    moments = _moments(engine, plan, labels)
+    plan, flat = _block_plan(engine, len(data)), labels.flatten()
+    moments = {layer: KernelMoments(len(flat), engine.device, flat) for layer in engine.layers}
     gradients, checked_batches = _stream(engine, data, plan, labels, moments)
     for one in checked_batches:
         compare_in_batch(engine.recorder, one)
@@ -473,42 +365,26 @@ def _block_plan(engine: KernelEngine, examples: int) -> Plan:
             block = -(-block // 2)
 
 
-def _moments(engine: KernelEngine, plan: Plan, labels: Tensor) -> dict[str, _Moments]:
-    """Sums of every layer, on the side that takes less time."""
-    short, flat = shorter_sides(engine, plan, len(labels)), labels.flatten()
-    return {
-        layer: GradientMoments(flat)
-        if layer in short
-        else KernelMoments(len(flat), engine.device, flat)
-        for layer in engine.layers
-    }
-
-
 def _stream(
-    engine: KernelEngine, data: BatchList, plan: Plan, labels: Tensor, moments: dict[str, _Moments]
+    engine: KernelEngine,
+    data: BatchList,
+    plan: Plan,
+    labels: Tensor,
+    moments: dict[str, KernelMoments],
 ) -> tuple[dict[str, Tensor], list[CheckedBatch]]:
     """Process all blocks; return the gradient along the labels, and the checked batches."""
     checked_batches: list[CheckedBatch] = []
     total: dict[str, Tensor] = {}
-    kernels = {name: entry for name, entry in moments.items() if isinstance(entry, KernelMoments)}
     for block in data.blocks(plan.block_size, plan.batch_size):
         left = engine.collect(block, plan, labels[block.span])
         checked_batches += left.checked_batches
         add_gradients(total, left.weighted_gradient)
-        for layer, entry in moments.items():
-            if isinstance(entry, GradientMoments):
-                factors = [left.factors[index] for index in engine.group_indices(layer)]
-                start = left.span.start * engine.output_count
-                for rows, J in gradient_rows(factors, plan):
-                    entry.add(J, slice(start + rows.start, start + rows.stop))
-        if not kernels:
-            continue
-        _add_blocks(engine, plan, left, None, kernels)
+        _add_blocks(engine, plan, left, None, moments)
         # These passes repeat earlier ones. Their blocks are compared with autograd all together:
         # the quadratic form of the labels in the whole kernel must be the norm of `total`.
         for columns in data.blocks(plan.block_size, plan.batch_size):
             if columns.span.start > block.span.start:
-                _add_blocks(engine, plan, left, engine.collect(columns, plan), kernels)
+                _add_blocks(engine, plan, left, engine.collect(columns, plan), moments)
     return total, checked_batches
 
 
