@@ -181,6 +181,43 @@ def test_half_precision_features_come_in_float32(inputs):
     assert features(model, inputs.bfloat16(), "conv")["conv"].dtype == torch.float32
 
 
+class Spectral(nn.Module):
+    """Layers whose outputs are complex: vectors, tokens and maps."""
+
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(4, 3, dtype=torch.complex128)
+        self.tokens = nn.Linear(4, 3, dtype=torch.complex128)
+        self.conv = nn.Conv2d(2, 3, 1, dtype=torch.complex128)
+        self.head = nn.Linear(3, 2).double()
+
+    def forward(self, x):
+        z = torch.fft.fft(x, dim=-1)
+        maps = self.conv(z[:, None].expand(-1, 2, -1, -1)).mean((2, 3))
+        return self.head((self.line(z[:, 0]) + self.tokens(z).mean(1) + maps).abs())
+
+
+@pytest.mark.parametrize("pool", ["flatten", "mean", "max", "grid"])
+def test_a_complex_number_is_two_features(pool, generator):
+    model = Spectral().eval()
+    x = torch.randn(5, 3, 4, generator=generator, dtype=torch.float64)
+    found = features(model, x, pool=pool, read="raw")
+    z = torch.fft.fft(x, dim=-1)
+    line = torch.view_as_real(model.line(z[:, 0])).flatten(1)
+    tokens = torch.view_as_real(model.tokens(z)).flatten(2)
+    maps = torch.view_as_real(model.conv(z[:, None].expand(-1, 2, -1, -1)))
+    maps = maps.movedim(-1, 2).flatten(1, 2)
+    wanted = {
+        "flatten": (tokens.flatten(1), maps.flatten(1)),
+        "mean": (tokens.mean(1), maps.mean((2, 3))),
+        "max": (tokens.amax(1), maps.amax((2, 3))),
+        "grid": (tokens.mean(1), maps.flatten(1)),
+    }[pool]
+    torch.testing.assert_close(found["line"], line)
+    torch.testing.assert_close(found["tokens"], wanted[0])
+    torch.testing.assert_close(found["conv"], wanted[1])
+
+
 def test_compiled_models_are_read_inside(model, inputs):
     compiled = torch.compile(model, backend="eager")
     expected = features(model, inputs, "conv")["conv"]

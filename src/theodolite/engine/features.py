@@ -82,6 +82,7 @@ _CHANNELS_FIRST = (
     nn.AdaptiveAvgPool1d,
     nn.AdaptiveMaxPool1d,
 )
+_CHANNELS_LAST = (nn.Linear, nn.LayerNorm)  # of these layers also maps have their channels last
 
 
 def gives_channels_first(module: nn.Module) -> bool:
@@ -104,6 +105,8 @@ def pooled(
 ) -> Float[Tensor, "n d"]:
     """One vector per example from a layer's output; half precision becomes float32.
 
+    A complex number becomes two: there are twice as many channels.
+
     Args:
         output: ``(n, d)``, tokens ``(n, t, d)``, or maps ``(n, channels, *sizes)``.
         pool: ``"flatten"`` keeps everything (padded tokens as zeros). ``"grid"`` averages maps over
@@ -119,6 +122,8 @@ def pooled(
         ShapeError: If the pooling needs tokens and there are none.
     """
     values = output.detach()
+    if values.is_complex() and not values.is_nested:
+        values = _real_channels(values, module)
     if isinstance(pool, AtPositions):
         assert positions is not None  # the batch does not name positions
         return pool.read(values, positions, channels_first=gives_channels_first(module))
@@ -133,6 +138,15 @@ def pooled(
     if values.ndim == 3 and not gives_channels_first(module):
         return _pool_tokens(values, pool, _fitting(mask, values))
     return _pool_maps(values, pool, module)
+
+
+def _real_channels(values: Tensor, module: nn.Module) -> Tensor:
+    """Real and imaginary parts of complex outputs, as channels."""
+    pairs = torch.view_as_real(values.resolve_conj())
+    maps = values.ndim > 3 and not isinstance(module, _CHANNELS_LAST)
+    if maps or (values.ndim == 3 and gives_channels_first(module)):
+        return pairs.movedim(-1, 2).flatten(1, 2)
+    return pairs.flatten(-2) if values.ndim > 1 else pairs
 
 
 def _padded_rows(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -170,7 +184,7 @@ def _pool_tokens(values: Tensor, pool: str, mask: Tensor | None) -> Tensor:
 def _pool_maps(values: Tensor, pool: str, module: nn.Module) -> Tensor:
     if pool == "flatten":
         return values.flatten(1)
-    if isinstance(module, (nn.Linear, nn.LayerNorm)):  # maps with channels last
+    if isinstance(module, _CHANNELS_LAST):
         values = values.movedim(-1, 1)
     positions = tuple(range(2, values.ndim))
     if pool == "grid":
