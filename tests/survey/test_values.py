@@ -390,35 +390,6 @@ def test_a_model_runs_once_for_all_that_read_its_outputs(monkeypatch):
     assert len(passes) == 1
 
 
-@pytest.mark.parametrize("task", ["classes", "numbers", "own loss"])
-@pytest.mark.parametrize("pairs", [None, 12], ids=["all", "few"])
-def test_gradients_follow_from_tangent_kernels_of_the_same_examples(monkeypatch, task, pairs):
-    x, y = blobs(30)
-    model, options = mlp((6, 9, 3)).double().eval(), {"sizes": {"pairs": pairs}}
-    if task == "own loss":
-        options["loss"] = lambda outputs, labels: functional.cross_entropy(
-            3 * outputs, labels, reduction="none"
-        )
-    targets = torch.randn(30, 3, dtype=torch.float64) if task == "numbers" else y
-    data, asked = (x.double(), targets), []
-    alone = th.survey(model, data, families="gradient", **options)
-    counted = SurveyContext.tangent_kernels
-
-    def count(self, layers, family, examples, of_loss=False):
-        asked.append(of_loss)
-        return counted(self, layers, family, examples, of_loss=of_loss)
-
-    monkeypatch.setattr(SurveyContext, "tangent_kernels", count)
-    both = th.survey(model, data, families=["tangent", "gradient"], **options)
-    assert asked == [False]  # kernels of the outputs, and none of the losses
-    expected = [r for r in alone.record.contents["rows"] if r["family"] == "gradient"]
-    found = [r for r in both.record.contents["rows"] if r["family"] == "gradient"]
-    for row, other in zip(expected, found, strict=True):
-        assert (row["layer"], row["measure"]) == (other["layer"], other["measure"])
-        for key in ("value", "error", "null_mean"):
-            assert other[key] == (row[key] and pytest.approx(row[key], rel=1e-9, abs=1e-12))
-
-
 def test_a_loss_that_looks_at_other_examples_is_taken_of_single_ones():
     x, y = blobs(30)
     model = mlp((6, 9, 3)).double().eval()

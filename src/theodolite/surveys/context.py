@@ -263,7 +263,6 @@ class SurveyContext:
         rows_read: number of rows of the probe set among them.
         model_outputs: outputs for the examples, if the pass over the features read them.
         judged_outputs: outputs for held-out examples, if that pass read them.
-        loss_products: layer -> inner products of the losses' gradients, if kernels gave them.
     """
 
     model: nn.Module
@@ -283,7 +282,6 @@ class SurveyContext:
     rows_read: int = 0
     model_outputs: list[Tensor] = field(default_factory=list)
     judged_outputs: list[Tensor] = field(default_factory=list)
-    loss_products: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def keeps_inputs(self) -> bool:

@@ -94,7 +94,7 @@ def measure_feature_contrast(context: SurveyContext, record: RecordBuilder) -> N
             found = grouped_alignment(grams, every)
             parts = [part.cpu() for part in vars(found).values()]
         for row, (layer, features) in enumerate(stack):
-            with context.step("gradient", layer):
+            with record.timed("gradient"):  # not a stage of the progress, which comes later
                 values = GroupAlignment(*(part[row] for part in parts))
                 _feature_rows(record, layer, features, values, labels is not None)
 
@@ -246,16 +246,11 @@ def _pairs(
 ) -> Mapping[str, Tensor] | None:
     """Inner products of all pairs of gradients of the first examples.
 
-    They follow from tangent kernels if the tangent family has measured these examples.
-
     Raises:
         MemoryLimitError: If the gradients do not fit.
     """
     if count < 2:
         return None
-    known = context.loss_products
-    if known and all(len(gram) >= count for gram in known.values()):
-        return {name: gram[:count, :count] for name, gram in known.items()}
     with context.step("gradient"):
         return context.tangent_kernels(layers, "gradient", count, of_loss=True)
 

@@ -45,7 +45,6 @@ from theodolite.surveys.context import Draws, EarlierResults, SurveyContext
 from theodolite.surveys.covariance import require_image_shape, without_matrices
 from theodolite.surveys.families import PARTS, Part
 from theodolite.surveys.fit import measure_loss, require_example_loss
-from theodolite.surveys.gradient import measure_gradient
 from theodolite.surveys.layers import Layer, Layout, survey_layers
 from theodolite.surveys.options import SECONDS, SurveyOptions, group_of
 from theodolite.surveys.plan import SurveyPlan
@@ -337,9 +336,6 @@ def _measure_parts(context: SurveyContext, record: RecordBuilder, schedule: Sche
     reasons = {family: _inapplicable(context, family) for family in families}
     reasons |= {family: why for family, why in context.plan.not_due.items() if family in families}
     parts = [part for part in PARTS if part.family in families]
-    if context.count("tangent") >= context.count("gradient"):
-        # The tangent kernels of all examples contain the inner products of their gradients.
-        parts.sort(key=lambda part: part.measure is measure_gradient)
     due = [part for part in parts if part.always or reasons[part.family] is None]
     unread = None
     readers = [part for part in due if part.reads_features]

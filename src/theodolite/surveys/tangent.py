@@ -13,10 +13,7 @@ from torch import Tensor, nn
 
 from theodolite.advice.reasons import Reason, reason
 from theodolite.engine import (
-    Batch,
-    TangentKernels,
     forward_backward_kernels,
-    per_example_loss,
     sketch_plan,
 )
 from theodolite.errors import MemoryLimitError, TheodoliteError
@@ -133,7 +130,6 @@ def _exact(
     assert targets is not None  # the family would not apply
     with context.step("tangent"):
         kernels = context.tangent_kernels(layers, "tangent", count)
-        _keep_loss_products(context, kernels, batch)
     values: dict[str, float] = {}
     for layer in layers:
         if layer.name in kernels:
@@ -155,44 +151,6 @@ def _exact(
         record.row(None, "tangent", "peak_layer", Estimate(peak), n=count, reason=why)
     contractions = {name: parts[0].contraction for name, parts in kernels.coverage.items() if parts}
     record.routes["tangent"] = {"method": "exact", "n": count, "contractions": contractions}
-
-
-def _keep_loss_products(context: SurveyContext, kernels: TangentKernels, batch: Batch) -> None:
-    r"""Inner products of the losses' gradients, for the gradient family, without another pass.
-
-    .. math:: \langle \nabla_\theta \ell_i, \nabla_\theta \ell_j \rangle
-              = \sum_{ab} \frac{\partial \ell_i}{\partial f_{ia}} K_{ia,jb}
-                \frac{\partial \ell_j}{\partial f_{jb}}
-
-    They are kept only if the loss of an example does not depend on the others. To check this, the
-    gradients of weighted halves must agree.
-    """
-    wanted = "gradient" in context.options.families and "gradient" not in context.plan.not_due
-    loss, outputs = per_example_loss(context.loss), kernels.outputs.detach()
-    if not wanted or context.probe.positions is not None or len(outputs) < len(batch):
-        return
-
-    def slopes_of(rows: slice, weights: Tensor) -> Tensor:
-        own = outputs[rows].requires_grad_()
-        with torch.enable_grad():
-            losses = loss(own, batch.take(rows))
-            return torch.autograd.grad((losses * weights[rows]).sum(), own)[0]
-
-    count = len(batch)
-    weights = torch.linspace(1.0, 2.0, count).to(outputs)
-    slopes = slopes_of(slice(0, count), torch.ones_like(weights))
-    halves = [slice(0, count // 2), slice(count // 2, count)][count < 2 :]
-    again = torch.cat([slopes_of(rows, weights) for rows in halves])
-    allowed = torch.finfo(slopes.dtype).eps ** 0.5 * slopes.abs().max()
-    if not ((again - weights[:, None] * slopes).abs() <= allowed).all():
-        return
-    wide = slopes.double()
-    products = {
-        name: torch.einsum("ia,iajb,jb->ij", wide, kernel.double(), wide).to(kernel.dtype)
-        for name, kernel in kernels.items()
-    }
-    if all(bool(product.isfinite().all()) for product in products.values()):
-        context.loss_products.update(products)
 
 
 def _with_matrix(context: SurveyContext, layers: Sequence[Layer]) -> list[Layer]:
