@@ -11,10 +11,11 @@ from theodolite.engine import (
     feature_grams,
     feature_moments,
     features,
+    input_moments,
     tangent_kernels,
 )
 from theodolite.engine.batches import Batch, single_batch
-from theodolite.errors import MemoryLimitError, UnknownNameError
+from theodolite.errors import MemoryLimitError, ShapeError, UnknownNameError
 
 
 class Residual(nn.Module):
@@ -347,6 +348,27 @@ MEASUREMENTS = {
     "moments": feature_moments,
     "chunks": lambda *args: list(feature_chunks(*args)),
 }
+
+
+def rows_of(found):
+    """Numbers of any of the measurements."""
+    if isinstance(found, list):
+        return torch.cat([chunk.layers["conv"] for chunk in found])
+    entry = found["conv"]
+    return entry if isinstance(entry, torch.Tensor) else entry.mean
+
+
+@pytest.mark.parametrize("measure", [*MEASUREMENTS.values(), input_moments])
+def test_inputs_that_a_model_refuses_are_cast_and_columns_named(model, inputs, measure):
+    wanted = rows_of(measure(model, inputs.float().double(), "conv"))
+    with pytest.warns(UserWarning, match="cast to float64"):
+        found = rows_of(measure(model, inputs.float(), "conv"))
+    torch.testing.assert_close(found, wanted)
+    with pytest.warns(UserWarning, match="first input"):
+        found = rows_of(measure(model, {"image": inputs.float().double()}, "conv"))
+    torch.testing.assert_close(found, wanted)
+    with pytest.raises(ShapeError, match="expected 2 channels for layer 'stem'"):
+        measure(model, inputs[:, :1], "conv")
 
 
 @pytest.mark.parametrize("measure", MEASUREMENTS.values(), ids=MEASUREMENTS)

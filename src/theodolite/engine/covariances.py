@@ -22,7 +22,7 @@ from theodolite._distributed import Processes
 from theodolite.checks import require_choice, require_finite
 from theodolite.engine.batches import BATCH_SIZE, Batch, iterate_batches
 from theodolite.engine.hooks import capture_inputs, first_tensor
-from theodolite.engine.inputs import require_model
+from theodolite.engine.inputs import fitted_batches, require_model
 from theodolite.engine.layers import CONVOLUTIONS, Layers, is_matrix, select_layers, unwrap
 from theodolite.engine.patches import PatchGeometry
 from theodolite.engine.state import exact_arithmetic, model_device, require_fixed_mode, untouched
@@ -478,8 +478,9 @@ def input_samples(
         return value.new_empty(0)
 
     device = model_device(plain)
+    batches = iterate_batches(data, batch_size=batch_size, batch_fn=batch_fn, device=device)
     with untouched(plain), exact_arithmetic(device), torch.no_grad():
-        for batch in iterate_batches(data, batch_size=batch_size, batch_fn=batch_fn, device=device):
+        for batch in fitted_batches(model, data, batches):
             mask = batch.mask
             with capture_inputs(plain, names, reduce):
                 batch.run(plain)

@@ -608,9 +608,8 @@ def feature_chunks(
             dropout), or a named layer does not run.
     """
     reader = FeatureReader(model, layers, pool, read, check)
-    yield from _chunks_of_features(
-        reader, iterate_batches(data, batch_size=batch_size, device=reader.device, **options)
-    )
+    batches = iterate_batches(data, batch_size=batch_size, device=reader.device, **options)
+    yield from _chunks_of_features(reader, fitted_batches(model, data, batches))
 
 
 def _chunks_of_features(reader: FeatureReader, batches: Iterator[Batch]) -> Iterator[FeatureChunk]:
@@ -834,7 +833,8 @@ def feature_grams(
     reader = FeatureReader(model, layers, pool, read, check)
     limit = size_in_bytes(memory_limit)
     with untouched(reader.model), exact_arithmetic(reader.device), limited_memory(limit):
-        batches = list(iterate_batches(data, batch_size=batch_size or BATCH_SIZE, **options))
+        read_batches = iterate_batches(data, batch_size=batch_size or BATCH_SIZE, **options)
+        batches = list(fitted_batches(model, data, read_batches))
         if not batches:
             raise ShapeError("data: expected at least one batch, got none; the data set is empty")
         if limit is not None and batch_size is None:
