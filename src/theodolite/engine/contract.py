@@ -187,27 +187,11 @@ def _sum_of_shifts(gram: Tensor, geometry: PatchGeometry, spatial: tuple[int, ..
 def _sum_along(pixels: Tensor, axes: tuple[int, int], offsets: list[int]) -> Tensor:
     """Sum of copies that are shifted along two axes together, with zeros from outside."""
     size = pixels.shape[axes[0]]
-    moves = [offset for offset in offsets if 0 < abs(offset) < size]
-    if 0 in offsets and moves:  # copy and first shift in one pass
-        total = _with_moved(pixels, axes, moves.pop())
-    else:
-        total = pixels.clone() if 0 in offsets else torch.zeros_like(pixels)
-    for offset in moves:
-        length, source, target = size - abs(offset), max(0, offset), max(0, -offset)
-        _along_both(total, axes, target, length).add_(_along_both(pixels, axes, source, length))
-    return total
-
-
-def _with_moved(pixels: Tensor, axes: tuple[int, int], offset: int) -> Tensor:
-    """A tensor plus itself shifted by a positive offset."""
-    total, first = torch.empty_like(pixels), axes[0]
-    length = pixels.shape[first] - offset
-    here, there = _along_both(pixels, axes, 0, length), _along_both(pixels, axes, offset, length)
-    torch.add(here, there, out=_along_both(total, axes, 0, length))
-    # Entries without an addition: the last lines along one axis, then the rest along the other.
-    total.narrow(first, length, offset).copy_(pixels.narrow(first, length, offset))
-    rest = [x.narrow(first, 0, length).narrow(axes[1], length, offset) for x in (total, pixels)]
-    rest[0].copy_(rest[1])
+    total = pixels.clone() if 0 in offsets else torch.zeros_like(pixels)
+    for offset in reversed(offsets):
+        if 0 < abs(offset) < size:
+            length, source, target = size - abs(offset), max(0, offset), max(0, -offset)
+            _along_both(total, axes, target, length).add_(_along_both(pixels, axes, source, length))
     return total
 
 
@@ -313,15 +297,11 @@ class Contraction:
         gram = PositionGram(left, right, self.symmetric)
         B = block.by_matrix(left.output_grads.squeeze(3))
         B2 = block.by_matrix(right.output_grads.squeeze(3))
-        # The forward kernel is n x n, the backward kernel nc x nc: with c > 1 all of it is computed
-        # once.
-        inner = gram.block(slice(None), slice(None)) if block.rows_per_example > 1 else None
         for rows, columns in self._ranges(len(B[0]), len(B2[0])):
-            part = gram.block(rows, columns) if inner is None else inner[rows, :, columns]
-            forward = _repeated(part, block.rows_per_example)  # (nx, 1, ny * width)
-            targets = block.part(rows, columns).matrices()
-            for target, x, y in zip(targets, B, B2, strict=True):
-                pairs = torch.unflatten(target, 0, (-1, block.rows_per_example))
+            forward = gram.block(rows, columns)  # (nx, 1, ny, 1)
+            part = block.part(rows, columns)
+            targets = zip(part.matrices(), part.example_pairs(), B, B2, strict=True)
+            for target, pairs, x, y in targets:
                 factors = x[rows].flatten(0, 1), y[columns].flatten(0, 1)
                 if overwrite:
                     _multiply(target, *factors, overwrite)
@@ -389,15 +369,6 @@ class Contraction:
 def _multiply(target: Tensor, left: Tensor, right: Tensor, overwrite: bool) -> None:
     """``target = left @ right.T``, or added to ``target``."""
     torch.addmm(target, left, right.T, beta=0 if overwrite else 1, out=target)
-
-
-def _repeated(forward: Tensor, width: int) -> Tensor:
-    """A kernel (nx, 1, ny, 1) with every column repeated for each output.
-
-    A factor with the same memory layout as its partner is multiplied twice as fast.
-    """
-    columns = forward.flatten(2)
-    return columns.repeat_interleave(width, 2) if width > 1 else columns
 
 
 def _both_uses(factors: Factors) -> tuple[OuterFactors | None, LookupFactors | None]:
