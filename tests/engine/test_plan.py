@@ -57,11 +57,13 @@ def test_costs_count_multiply_adds_and_bytes():
     products = 16 * (30 * 30 * 7 + 3 * 30 * 30 * 5 + 3 * 32 * 30 * 5)
     numbers = 16 * (2 * 3 * 5 * 30 + 2 * 30 * 30)
     assert contraction_costs(sizes)["positions"] == products + 6 * 4 * numbers
-    sizes = ContractionSizes(4, 4, 3, rows=5, columns=7, positions=2, symmetric=False, itemsize=4)
-    found = contraction_costs(sizes)  # few positions: products of all pairs of them
-    products = 16 * (2 * 2 * 7 + 3 * 3 * 2 * 2 * 5)
-    numbers = 16 * (3 * 3 * 3 * 2 * 2 + 2 * 2 * 2)
+    sizes = ContractionSizes(4, 4, 1, rows=5, columns=7, positions=2, symmetric=False, itemsize=4)
+    found = contraction_costs(sizes)  # one output: products of all pairs of positions
+    products = 16 * (2 * 2 * 7 + 2 * 2 * 5)
+    numbers = 16 * (3 * 2 * 2 + 2 * 2 * 2)
     assert found["positions"] == products + 6 * 4 * numbers
+    sizes = replace(sizes, separate_outputs=3)
+    found = contraction_costs(sizes)
     products = 8 * 3 * 2 * 5 * 7 + 16 * 9 * 5 * 7
     numbers = 8 * (2 * 3 * 5 * 7 + 3 * 2 * 7)
     assert found["gradients"] == products + 6 * 4 * numbers

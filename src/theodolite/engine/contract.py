@@ -23,7 +23,6 @@ from theodolite.engine.factors import (
     crossed,
 )
 from theodolite.engine.patches import PatchGeometry
-from theodolite.engine.plan import pairs_at_once
 from theodolite.engine.readouts import Mode
 
 _SMALL = 2**24  # entries of a matrix whose upper part a GPU copies to complete it at once
@@ -313,19 +312,18 @@ class Contraction:
     def _positions(
         self, left: PositionFactors, right: PositionFactors, block: KernelBlock, overwrite: bool
     ) -> None:
-        """G = A A'^T, then B^i G for all examples of a tile, then <B^i G, B'^j>."""
+        """G = A A'^T of a tile of examples, then its products with output gradients."""
         gram = PositionGram(left, right, self.symmetric)
         B = block.by_matrix(left.output_grads)
         B2 = block.by_matrix(right.output_grads)
         _, width, C, T = B[0].shape
-        at_once = pairs_at_once(width, T)
-        first = [_by_position(x) for x in B] if at_once else B
-        second = first if at_once and self.symmetric else [_by_position(y) for y in B2]
+        first = [_by_position(x) for x in B] if width == 1 else B
+        second = first if width == 1 and self.symmetric else [_by_position(y) for y in B2]
         # For one pair and one position of the second side: products at all pairs of positions, or
         # B^i G; then G and a copy of it.
-        numbers = width * (width * T if at_once else C) + 2 * T
+        numbers = (T if width == 1 else width * C) + 2 * T
         size = B2[0].shape[3] * numbers * B[0].element_size()
-        contract = self._weighted if at_once else self._carried
+        contract = self._weighted if width == 1 else self._carried
         for rows, columns in self._tiles((len(B[0]), len(B2[0])), size):
             inner = gram.block(rows, columns)
             targets = block.part(rows, columns).example_pairs()
@@ -334,13 +332,12 @@ class Contraction:
                 target.copy_(total) if overwrite else target.add_(total)
 
     def _weighted(self, B: Tensor, G: Tensor, B2: Tensor) -> Tensor:
-        """<B^i(t), B'^j(t')> of all positions in one product, then the sum with weights G."""
-        (nx, T, width, C), (ny, S, _, _) = B.shape, B2.shape
-        pairs = (B.reshape(-1, C) @ B2.reshape(-1, C).T).view(nx, T, width, ny, S, width)
-        return pairs.mul_(G[:, :, None, :, :, None]).sum((1, 4))
+        """For one row per example: <B(t), B'(t')> in one product, then the sum with weights G."""
+        pairs = (B.flatten(0, 2) @ B2.flatten(0, 2).T).view_as(G)
+        return pairs.mul_(G).sum((1, 3))[:, None, :, None]
 
     def _carried(self, B: Tensor, G: Tensor, B2: Tensor) -> Tensor:
-        """B^i G, then <B^i G, B'^j>, each in one launch and without a copy.
+        """For several rows: B^i G, then <B^i G, B'^j>, each in one launch and without a copy.
 
         The products of all examples are written side by side: each position of the second side has
         one contiguous matrix of all examples and outputs.

@@ -8,8 +8,8 @@ examples, c outputs, T positions, C rows and D columns, inputs a (T x D) and out
 route       formula                       method of ``contract.Contraction``
 ==========  ============================  =========================================================
 hadamard    ``(A A'^T) * (B B'^T)``       ``_hadamard``: the case T = 1
-positions   ``G = A A'^T``,               ``_positions``: ``_carried`` or, where positions are few,
-            ``<B^i G, B'^j>``             ``_weighted``
+positions   ``G = A A'^T``,               ``_positions``: ``_carried`` or, for one output or a
+            ``<B^i G, B'^j>``             trace, ``_weighted``
 gradients   ``J = B^T A``, ``J J'^T``     ``_formed_gradients``: some entries of J at a time, at the
                                           contraction; ``_stored_gradients`` where J is smaller than
                                           its factors and kept instead of them
@@ -165,7 +165,6 @@ _PRODUCTS_PER_BYTE = 6.0
 _SHIFT_MOVES, _GRAM_MOVES = 14, 2
 # A product with fewer columns takes as long as one with this many.
 _NARROW = 32
-_FEW_ROWS = 64
 
 
 @dataclass(frozen=True)
@@ -216,9 +215,9 @@ def contraction_costs(sizes: ContractionSizes) -> dict[Route, float]:
         return {
             "hadamard": _time(p.pair_count * (D + c * c * C), 3 * p.pair_count * c * c, p.itemsize)
         }
-    # G = A A'^T, then B^i G and <B^i G, B'^j>, or <B^i, B'^j> at all positions and its sum with G
-    if pairs_at_once(c, T):
-        products, numbers = c * c * T * T * C, 3 * c * c * T * T
+    # G = A A'^T, then B^i G and <B^i G, B'^j>, or <B, B'> at all positions and its sum with G
+    if c == 1:
+        products, numbers = T * T * C, 3 * T * T
     else:
         products, numbers = c * T * C * (T + max(c, _NARROW)), 2 * c * C * T
     position_products = p.pair_count * (T * T * (p.shifted_channels or D) + products)
@@ -232,11 +231,6 @@ def contraction_costs(sizes: ContractionSizes) -> dict[Route, float]:
         "positions": _time(position_products, position_numbers, p.itemsize),
         "gradients": _time(gradient_products, gradient_numbers, p.itemsize),
     }
-
-
-def pairs_at_once(outputs: int, positions: int) -> bool:
-    """Whether products at all pairs of positions cost less than products with G."""
-    return outputs == 1 or outputs * positions <= _FEW_ROWS
 
 
 def choose_route(sizes: ContractionSizes) -> Route:
