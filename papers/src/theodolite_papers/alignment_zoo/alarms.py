@@ -2,7 +2,7 @@
 
 A rule watches one quantity at the checkpoints of a run. It keeps the weights of the checkpoint
 where the smoothed quantity was best. It sounds an alarm if the quantity has not improved for some
-checkpoints. Another kind of rule counts all checkpoints at which the quantity got worse, and keeps
+checkpoints. Another kind of rule counts all checkpoints at which the quantity got worse. It keeps
 the checkpoint of the alarm, as [forouzesh2021] do with gradient disparity. The first minimum of the
 changes of training predictions is the rule of [yuan2024]. The cost of a rule is the test accuracy
 lost in comparison with the best checkpoint of the run.

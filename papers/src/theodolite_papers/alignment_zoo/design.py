@@ -1,12 +1,13 @@
 """The design: the networks, and the factors in which they differ.
 
 Networks come in groups. A group is a base setting, drawn at random, and twelve others that differ
-from the base in one factor each (label noise twice), with the same data, the same seed and nested
-label noise: so every factor can be judged by pairs of networks that are alike in all else.
+from the base in one factor each (label noise twice). All share their data and their seed, and the
+wrong labels of a low noise level are wrong at a higher one too. So pairs of networks that differ in
+nothing else judge every factor.
 
-The architectures of a family are its depths times its widths, coloured like a chessboard: those of
-one colour make the pilot half, on which hypotheses are chosen, the others the judged half. Two data
-sets, Fashion-MNIST and text, are seen by the judged half alone.
+The architectures of a family are its depths times its widths, coloured like a chessboard. One
+colour makes the pilot half, on which hypotheses are chosen. The other makes the judged half. Two
+data sets, Fashion-MNIST and text, are in the judged half alone.
 """
 
 from collections.abc import Mapping, Sequence

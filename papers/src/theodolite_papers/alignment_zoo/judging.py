@@ -1,7 +1,7 @@
 """Judging many predictors of one outcome: the same statistics for every question.
 
-A :class:`Sample` is a table of numbers, a row per network, with what the statistics need: which
-group a network belongs to, and in which factor it differs from the base of that group.
+A :class:`Sample` is a table of numbers with a row per network. It also names the group of each
+network, and the factor in which the network differs from the base of that group.
 """
 
 import math

@@ -4,10 +4,10 @@
 
     python -m theodolite_papers.alignment_zoo.pilot > chosen.toml
 
-Every measure, of ours or a baseline, gets the place where it predicts the outcome best on the
-pilot half, and its direction there; every rule that stops training gets the form that loses least.
-The judged half has no part in it. Networks with batch normalisation are not among those of the
-pilot half: they had failed when the choices were made.
+The pilot half decides, for every measure and baseline, the layer at which it predicts the outcome
+best, and its direction there. For every rule that stops training it decides the form that loses
+least. The judged half is not used. The pilot half has no networks with batch normalisation: they
+had failed when the choices were made.
 """
 
 from collections.abc import Mapping, Sequence

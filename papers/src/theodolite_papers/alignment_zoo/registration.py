@@ -1,10 +1,9 @@
 """Predictors, rules, hypotheses and thresholds that were fixed before the judged half was run.
 
-``chosen.toml`` says which measure is read at which place and moment and in which direction, and how
-patient each rule is: chosen on the pilot half alone, by
-:mod:`theodolite_papers.alignment_zoo.pilot`. ``registered.toml`` holds the hypotheses with their
-thresholds, written by hand after a look at the pilot half. A claim of the ledger is one hypothesis,
-and its digest covers the sentence with its threshold.
+``chosen.toml`` has the layer, moment and direction of each measure, and the patience of each rule.
+:mod:`theodolite_papers.alignment_zoo.pilot` chose them on the pilot half alone. ``registered.toml``
+has the hypotheses with their thresholds, written by hand after a look at the pilot half. A claim of
+the ledger is one hypothesis, and its digest covers the sentence with its threshold.
 """
 
 import tomllib

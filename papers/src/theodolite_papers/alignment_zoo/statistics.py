@@ -1,10 +1,10 @@
 """Statistics of how well one number predicts another over many networks.
 
-Rank correlation over all networks says little when one factor, such as label noise, moves both
-numbers. So every number is also judged where a single factor changes ([jiang2020],
-granulated tau), given the values of any two factors (their conditional mutual information), and in
-the worst of many environments ([dziugaite2020], sign errors). Networks of a group share their
-data and their seed; intervals come from drawing whole groups with replacement.
+Rank correlation over all networks says little if one factor, such as label noise, changes both
+numbers. So every number is judged in three more ways: where a single factor changes (granulated
+tau, [jiang2020]), given the values of any two factors (conditional mutual information), and in the
+worst of many environments (sign errors, [dziugaite2020]). Networks of a group share their data and
+their seed, so intervals come from whole groups drawn with replacement.
 """
 
 from collections.abc import Callable, Mapping, Sequence

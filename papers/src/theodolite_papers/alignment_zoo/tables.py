@@ -7,8 +7,9 @@
     zoo = alignment_zoo.load()
     zoo.measurements  # one row per network, moment, probe, layer and measure
 
-A table is a data frame. On disk every column is one array of a compressed ``.npz``: texts as codes
-into a list of words, numbers in the smallest type that holds them. The file is read without pickle.
+A table is a data frame. On disk every column is one array of a compressed ``.npz``. Texts are codes
+that point into a list of words. Numbers have the smallest type that holds them. The file is read
+without pickle.
 """
 
 import io

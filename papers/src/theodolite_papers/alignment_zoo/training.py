@@ -1,7 +1,7 @@
 """Training with about twenty checkpoints: evaluations and weights at each.
 
 A network is trained until its loss on the training examples is at most :data:`TARGET`, or for
-:data:`LIMIT` steps; it is evaluated, and its weights are kept, at :data:`CHECKPOINTS`.
+:data:`LIMIT` steps. At :data:`CHECKPOINTS` it is evaluated and its weights are kept.
 """
 
 import copy

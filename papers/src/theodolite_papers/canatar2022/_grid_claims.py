@@ -65,7 +65,7 @@ def of_kept(check: Check) -> Check:
     """A check of the kept runs only.
 
     With fewer than four it decides nothing. It also decides nothing if a number is undefined, such
-    as a correlation with a factor that is equal in all kept runs: a comparison with nan is false
+    as a correlation with a factor that is equal in all kept runs. A comparison with nan is false
     and would count as a failure.
     """
 

@@ -286,8 +286,8 @@ def recipe_of(config: Cell, seed: int) -> Recipe:
 def calibrated(model: nn.Module, inputs: Tensor, chunk: int = 500) -> nn.Module:
     """A copy in evaluation mode whose batch norms have the statistics of the data.
 
-    Before the first step their statistics are (0, 1), and early in training they lag behind: the
-    features of a deep network then have little to do with what it computes.
+    Before the first step their statistics are (0, 1), and early in training they lag behind. The
+    features of a deep network in evaluation mode then differ from those that it trains with.
     """
     twin = copy.deepcopy(model).train()
     for module in twin.modules():

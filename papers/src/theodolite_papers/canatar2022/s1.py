@@ -1,7 +1,7 @@
 """S1, ours: cumulative power predicts the error of kernel regression.
 
-The paper states it without a figure: modes up to some number are learned, the others are not, and
-the error is the target's power in the latter.
+The paper states it without a figure. Modes up to some number are learned and the others are not.
+The error is the power of the target in the modes that are not learned.
 """
 
 from dataclasses import dataclass

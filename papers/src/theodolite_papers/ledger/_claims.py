@@ -1,8 +1,8 @@
 """Claims about results, and the conditions that decide them.
 
-A *run* of a study leaves a :class:`Result`. A :class:`Claim` has a *check*: results -> an
-:class:`Outcome`, which says whether the claim holds on these runs, and by which
-:class:`Condition`: a number and its bounds.
+A *run* of a study gives a :class:`Result`. The *check* of a :class:`Claim` turns results into an
+:class:`Outcome`: whether the claim holds on these runs, with the :class:`Condition` that decides
+it. A condition is a number and its bounds.
 """
 
 import math

@@ -1,19 +1,19 @@
 """The settings that a paper prints for its experiments, compared with ours.
 
-Every paper's folder has a ``published.toml``. A study is a table in it, by the second part of its
-id. Its settings say what the paper has and where ours stands::
+Every paper's folder has a ``published.toml``. A study is a table in it, named by the second part of
+its id. Each setting has the value of the paper and the place of ours::
 
     [fig2.settings]
     "training images" = { paper = 10000, ours = "train" }
     "epochs" = { paper = 1000, ours = "training.epochs" }
     "network" = { paper = "ResNet101", here = "MobileNetV2" }
 
-``paper`` is missing where the paper does not say. ``ours`` is a path of fields of the config, or
-``seeds``, and ``none`` is what its None means; ``here`` is our value in words, or a table from
-sizes to values. Seeds are in every table. From these follow the ratios that the ledger prints, and
-whether a size may be called "published": every printed setting is met, and there is one. Where runs
-are given, seeds and swept settings are those that were run, not those that are planned.
-``[fig2.claims]`` says whose a claim is, and the paper's section::
+``paper`` is missing where the paper gives no value. ``ours`` is a path of fields of the config, or
+``seeds``; ``none`` is the meaning of None there. ``here`` is our value in words, or a table from
+sizes to values. Seeds are in every table. The ledger prints the ratios of these values. A size may
+be called "published" if the paper prints at least one setting and the size meets all that it
+prints. If runs are given, seeds and swept settings are those of the runs, not the planned ones.
+``[fig2.claims]`` has the source of each claim (paper, weakened, ours) and the paper's section::
 
     "order" = { source = "paper", section = "3.2" }
     "close" = { source = "weakened", section = "3.2", note = "0.9 is ours", own_bound = true }

@@ -1,7 +1,7 @@
 """MobileNetV2 and EfficientNet-Lite0: inverted residual blocks, for 224x224 images.
 
-Both have weights that were trained on ImageNet in packages of the Python Package Index; names of
-the parameters are ours, and :func:`pretrained_keys` translates those of the published files.
+Packages of the Python Package Index have weights of both that were trained on ImageNet. Parameters
+have our names; :func:`pretrained_keys` translates those of the published files.
 """
 
 import re

@@ -1,7 +1,7 @@
 """One step of training: PyTorch's optimizers with a rate per layer, and the step itself.
 
-Small networks on a GPU spend their time launching kernels. After a few ordinary steps a step is
-recorded as a CUDA graph, one for each size of batch, and from then on launched as a whole.
+Small networks on a GPU spend their time launching kernels. After a few ordinary steps one step is
+recorded as a CUDA graph for each size of batch. Later steps launch this graph.
 """
 
 import warnings
