@@ -142,7 +142,7 @@ def table(folder: Path) -> None:
         found = found.droplevel([0, 1])
         own = chosen[(chosen["problem"] == problem) & (chosen["seed"] == seed)]
         picks = dict(zip(own["rule"], own["sources"], strict=True))
-        picks["each source fine-tuned alone"] = " ".join(map(str, alone(found)))
+        picks["fine-tune with each source separately"] = " ".join(map(str, alone(found)))
         for rule, sources in picks.items():
             rows.append((problem, rule, 100 * (found.max() - found[sources])))
     lost = pandas.DataFrame(rows, columns=["problem", "rule", "lost"])
@@ -162,9 +162,9 @@ def table(folder: Path) -> None:
         print(f"tau of the error, {problem}: {np.mean(taus):.2f}")
     mean = wide["mean"]
     best = min(mean[rule] for rule in REFERENCES)
-    own, each = mean[REGISTERED], mean["each source fine-tuned alone"]
+    own, each = mean[REGISTERED], mean["fine-tune with each source separately"]
     print(f"half of the best reference: {own:.2f} <= {best / 2:.2f}: {own <= best / 2}")
-    print(f"each source fine-tuned alone: {own:.2f} <= {each:.2f}: {own <= each}")
+    print(f"fine-tune with each source separately: {own:.2f} <= {each:.2f}: {own <= each}")
 
 
 def main() -> None:
