@@ -96,7 +96,7 @@ def test_cka_is_drawn_as_a_heat_map(compared):
     _, found = compared
     (trace,) = found.plot("cka").data
     assert trace.type == "heatmap"
-    np.testing.assert_allclose(np.array(trace.z, float), found.cka.to_numpy())
+    np.testing.assert_allclose(np.array(trace.z, float), found.cka.to_numpy(), rtol=1e-5)
     assert found.plot("cka_target").data  # as any comparison
 
 

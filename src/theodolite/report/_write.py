@@ -1,17 +1,14 @@
 """From runs to files, fragments and figures; pages and Plotly are loaded on request."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from theodolite.advice.pairs import LayerPairs
 from theodolite.errors import RecordError, UnknownNameError
 from theodolite.records import Run, groups_of
-from theodolite.report.pages import DARK, LIGHT, plotly_text, write_page
-
-if TYPE_CHECKING:
-    import pandas as pd
+from theodolite.report.pages import DARK, LIGHT, write_page
 
 __all__ = ["notebook_html", "plot", "plot_pairs", "write_html"]
 
@@ -85,50 +82,36 @@ def plot(runs: Sequence[Run], name: str, *, step: int | None = None, theme: str 
     from theodolite.report._catalog import named_figure, plotly_figure
 
     _require_runs(runs)
-    if theme not in _THEMES:
-        raise UnknownNameError("theme", theme, _THEMES)
+    palette = _palette(theme)
     group = groups_of(runs, _MOST_STEPS)[0]
-    return plotly_figure(named_figure(group, name, step), step, _THEMES[theme])
+    return plotly_figure(named_figure(group, name, step), step, palette)
 
 
 def plot_pairs(
-    table: "pd.DataFrame", *, title: str, names: tuple[str, str], theme: str = "light"
+    pairs: LayerPairs, name: str, names: tuple[str, str], *, theme: str = "light"
 ) -> Any:
-    """A Plotly heat map of a number for every pair of layers of two models, from 0 to 1.
+    """A Plotly heat map of a similarity of every pair of layers of two models.
 
     Args:
-        table: layers of the first model in rows, of the second in columns.
-        title: name of the number.
+        pairs: similarities of the layers.
+        name: "cka" or "neighbours".
         names: names of the models.
         theme: "light" or "dark".
 
     Raises:
         UnknownNameError: If there is no such theme.
     """
-    import plotly.graph_objects as go
+    from theodolite.report._catalog import plotly_figure
+    from theodolite.report._maps import pair_maps
 
-    from theodolite.report._figures import layer_ticks
+    figures = {figure.key: figure for figure in pair_maps(pairs, names)}
+    return plotly_figure(figures[f"pairs-{name}"], None, _palette(theme))
 
+
+def _palette(theme: str) -> Mapping[str, str]:
     if theme not in _THEMES:
         raise UnknownNameError("theme", theme, _THEMES)
-    palette = _THEMES[theme]
-    scale = [[0, palette["surface"]], [1, palette["kernel"]]]
-    figure = go.Figure(
-        go.Heatmap(
-            z=table.to_numpy(),
-            zmin=0,
-            zmax=1,
-            colorscale=scale,
-            colorbar={"title": {"text": plotly_text(title)}},
-            hovertemplate="%{z:.3g}<extra></extra>",
-        )
-    )
-    across, down = ([str(name) for name in axis] for axis in (table.columns, table.index))
-    figure.update_xaxes(title=plotly_text(names[1]), **layer_ticks(across))
-    figure.update_yaxes(title=plotly_text(names[0]), autorange="reversed", **layer_ticks(down))
-    colors = {"paper_bgcolor": palette["surface"], "plot_bgcolor": palette["surface"]}
-    figure.update_layout(title=plotly_text(title), font={"color": palette["ink"]}, **colors)
-    return figure
+    return _THEMES[theme]
 
 
 def _require_runs(runs: Sequence[Run]) -> None:

@@ -452,9 +452,7 @@ class Comparison(Shown):
             )
         from theodolite.report import plot_pairs
 
-        title = {"cka": "CKA", "neighbours": "shared neighbours"}[name]
-        table = getattr(self.pairs, name).values
-        return plot_pairs(table, title=title, names=(self.names[0], self.names[1]), **options)
+        return plot_pairs(self.pairs, name, (self.names[0], self.names[1]), **options)
 
     def _shown(self) -> Sequence[Run]:
         return self.runs
