@@ -32,7 +32,6 @@ from theodolite.errors import TheodoliteError
 MB = 10**6
 LIMITS = (0, 20, 50, 100, 300)
 ALLOWED = 1.2  # measured peak over the limit
-PATIENCE = 30  # seconds of a case
 
 
 class Encoder(nn.Module):
@@ -180,14 +179,14 @@ def cell(found: dict[str, Any], limit: int) -> str:
     return f"{found['peak'] / MB:.0f}{mark}{note}"
 
 
-def of_process(command: list[str], limit: int) -> str:
+def of_process(command: list[str], limit: int, patience: float) -> str:
     """The cell of one case, in a process of its own."""
     try:
         done = subprocess.run(
-            command, stdout=subprocess.PIPE, text=True, check=False, timeout=PATIENCE
+            command, stdout=subprocess.PIPE, text=True, check=False, timeout=patience
         )
     except subprocess.TimeoutExpired:
-        return f"not finished in {PATIENCE} s"
+        return f"not finished in {patience:g} s"
     lines = done.stdout.splitlines()
     return cell(json.loads(lines[-1]), limit) if done.returncode == 0 else "failed"
 
@@ -197,6 +196,7 @@ def main() -> None:
     parser.add_argument("--calls", nargs="+", default=list(CALLS), choices=CALLS)
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=NETWORKS)
     parser.add_argument("--limits", nargs="+", type=int, default=list(LIMITS), help="MB; 0: none")
+    parser.add_argument("--patience", type=float, default=30.0, help="seconds of a case")
     parser.add_argument("--where", action="store_true")
     parser.add_argument("--one", action="store_true", help="one case, in this process, as JSON")
     options = parser.parse_args()
@@ -213,7 +213,7 @@ def main() -> None:
                 case = ("--calls", call, "--networks", network, "--limits", str(limit), "--one")
                 command = [sys.executable, "-W", "ignore", "-m", "benchmarks.memory", *case]
                 command += ["--where"] if options.where else []
-                text = of_process(command, limit)
+                text = of_process(command, limit, options.patience)
                 print(f" {text} |", end="", flush=True)
             print(flush=True)
 
