@@ -17,7 +17,7 @@ from typing import Literal, TextIO
 import torch
 from torch import nn
 
-from theodolite.engine import Batch, ContractionSizes, contraction_costs
+from theodolite.engine import Batch, ContractionSizes, contraction_costs, model_device
 from theodolite.surveys.layers import Layer, Layout
 from theodolite.surveys.options import SurveyOptions
 from theodolite.surveys.plan import SurveyPlan
@@ -45,8 +45,10 @@ _MINUTE = 60.0
 _HOUR = 3600.0
 _PATIENCE = 10.0  # seconds before the first line in a log, and between lines
 _PRODUCT = 256  # rows of the matrices whose product is timed
+_DECOMPOSED = 1024  # rows of the matrix that is decomposed on a GPU
 _REPEATS, _SHORT = 5, 0.1  # repetitions of a timing; a longer one (in seconds) is not repeated
-_TIMED, _TIMED_WORK = 16, 2e10  # examples and multiply-adds of the timed pass
+# Examples and multiply-adds of the timed pass. A GPU takes as long for few examples as for many.
+_TIMED = {"cpu": (16, 2e10), "cuda": (128, 1e12)}
 _CHEAP = 0.05  # a family whose fewest examples take less of the limit is always measured
 _LATE = 1.5  # a family whose fewest examples end after this multiple of the limit is left out
 
@@ -66,7 +68,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Speed:
-    """Seconds of a forward pass per example, and of a multiply-add in float64."""
+    """Seconds of a forward pass per example, and of a multiply-add of linear algebra."""
 
     example: float
     product: float
@@ -80,27 +82,45 @@ class Speed:
             batch: the examples.
             single: multiply-adds of one example; if they are many, few examples are timed.
         """
-        most = max(1, min(_TIMED, len(batch), int(_TIMED_WORK / max(single, 1.0))))
-        few = batch.take(slice(0, most))
-        matrix = torch.ones(_PRODUCT, _PRODUCT, dtype=torch.float64)
-
-        def timed(call: Callable[[], object]) -> float:
-            call()
-            taken: list[float] = []
-            while len(taken) < _REPEATS and sum(taken) < _SHORT:
-                start = perf_counter()
-                call()
-                taken.append(perf_counter() - start)
-            return min(taken)
-
+        device = model_device(model)
+        examples, work = _TIMED.get(device.type, _TIMED["cpu"])
+        few = batch.take(slice(0, max(1, min(examples, len(batch), int(work / max(single, 1.0))))))
         _first_backward_pass()
         with torch.no_grad():
-            example = timed(lambda: few.run(model)) / len(few)
-        return cls(example, timed(lambda: matrix @ matrix) / _PRODUCT**3)
+            example = _timed(lambda: few.run(model), device) / len(few)
+            return cls(example, _product_seconds(device))
 
     def seconds(self, cost: Cost) -> float:
         """Seconds of a stage at this speed."""
         return self.example * sum(cost.passes) + self.product * cost.products
+
+
+def _timed(call: Callable[[], object], device: torch.device) -> float:
+    """The least seconds of a few calls after a warm-up, with the work that they leave to a GPU."""
+
+    def finished() -> None:
+        call()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    finished()
+    taken: list[float] = []
+    while len(taken) < _REPEATS and sum(taken) < _SHORT:
+        start = perf_counter()
+        finished()
+        taken.append(perf_counter() - start)
+    return min(taken)
+
+
+def _product_seconds(device: torch.device) -> float:
+    """Seconds of a multiply-add. On a GPU decompositions are slow beside products: one is timed."""
+    if device.type != "cuda":
+        matrix = torch.ones(_PRODUCT, _PRODUCT, dtype=torch.float64)
+        return _timed(lambda: matrix @ matrix, matrix.device) / _PRODUCT**3
+    rows = torch.arange(_DECOMPOSED, dtype=torch.float64, device=device)
+    distances = -(rows[:, None] - rows).abs()
+    seconds = _timed(lambda: torch.linalg.eigh(distances), device)
+    return seconds / (EIGEN * _DECOMPOSED**3)
 
 
 def _first_backward_pass() -> None:
