@@ -1,14 +1,12 @@
 """Every block of every layer's kernel is compared with autograd, however the work is divided."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import nn
 
+from tests.engine.forced import force
 from tests.tolerances import assert_close
-from theodolite.engine import kernel_engine, one_by_one, tangent_kernels
-from theodolite.engine import plan as planning
+from theodolite.engine import one_by_one, tangent_kernels
 from theodolite.engine.calls import WrongGradientError
 from theodolite.engine.collect import DenseCollector
 from theodolite.engine.factors import DenseFactors
@@ -53,10 +51,7 @@ def split(monkeypatch):
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    made = planning.make_plan
-    monkeypatch.setattr(
-        kernel_engine, "make_plan", lambda *a: replace(made(*a), block_size=3, batch_size=3)
-    )
+    force(monkeypatch, block_size=3)
 
 
 def spoil(monkeypatch, is_wrong):
@@ -171,25 +166,27 @@ class Failing(nn.Module):
         return gradient
 
 
-def together(model, x, per_pass):
-    options = EngineOptions(check=False, outputs_per_pass=per_pass)
-    return batched_or_one_by_one(model, x, options, kernels_of)
+def together(model, x):
+    return batched_or_one_by_one(model, x, EngineOptions(check=False), kernels_of)
 
 
 @pytest.mark.parametrize("passes", [{1}, {2}], ids=["first", "second"])
-def test_a_joint_pass_that_fails_adds_nothing_twice(passes):
+def test_a_joint_pass_that_fails_adds_nothing_twice(passes, monkeypatch):
     torch.manual_seed(0)
     model = Failing(passes, RuntimeError).double()
-    found = together(model, draw(), 2)
+    force(monkeypatch, outputs_per_pass=2)
+    found = together(model, draw())
     model.passes = ()
-    wanted = together(model, draw(), 1)
+    force(monkeypatch, outputs_per_pass=1)
+    wanted = together(model, draw())
     for layer, kernel in wanted.items():
         assert_close(found[layer], kernel, scale=float(kernel.abs().max()))
 
 
-def test_a_joint_pass_without_memory_is_an_error():
+def test_a_joint_pass_without_memory_is_an_error(monkeypatch):
+    force(monkeypatch, outputs_per_pass=2)
     with pytest.raises(torch.OutOfMemoryError):
-        together(Failing({1}, torch.OutOfMemoryError).double(), draw(), 2)
+        together(Failing({1}, torch.OutOfMemoryError).double(), draw())
 
 
 def test_examples_of_reruns_are_counted_as_often_as_they_run():

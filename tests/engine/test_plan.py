@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.engine.forced import force
 from tests.tolerances import assert_close
 from theodolite.engine import kernel_engine, tangent_features, tangent_kernels
 from theodolite.engine import plan as planning
@@ -80,15 +81,16 @@ def deep():
     return model.double(), torch.randn(12, 1, 8, 8).double()
 
 
-def test_a_tighter_limit_gives_smaller_blocks_and_the_same_kernels():
+def test_a_tighter_limit_gives_smaller_blocks_and_the_same_kernels(monkeypatch):
     model, x = deep()
     wanted = tangent_kernels(model, x)
+    force(monkeypatch, tile_bytes=2**10)
     with untouched(model):
-        engine, data = engine_of(model, x, tile_bytes=2**10, batch_size=1)
+        engine, data = engine_of(model, x, batch_size=1)
         plan = engine.plan(12, 12, True, 2)
         assert plan.block_size == 12
         limit = int(0.8 * plan.predicted_bytes)
-        tight, _ = engine_of(model, x, tile_bytes=2**10, memory_limit=limit, batch_size=1)
+        tight, _ = engine_of(model, x, memory_limit=limit, batch_size=1)
         smaller = tight.plan(12, 12, True, 2)
         assert 1 <= smaller.block_size < 12
         assert smaller.predicted_bytes <= limit
@@ -274,13 +276,14 @@ def test_parts_on_a_gpu_have_an_example_at_least(outputs, span):
     assert 1 <= elsewhere._rounded_to_tiles(span, 8) <= 8
 
 
-def test_products_are_exact_where_the_model_runs_under_autocast():
+def test_products_are_exact_where_the_model_runs_under_autocast(monkeypatch):
     model, x = deep()
     found = []
     with torch.autocast("cpu", torch.bfloat16):
         for route in ("gradients", "positions"):
+            force(monkeypatch, route=route)
             with untouched(model):
-                engine, data = engine_of(model.float(), x.float(), route=route)
+                engine, data = engine_of(model.float(), x.float())
                 found.append(kernels_of(engine, data, None).total)
     assert float((found[0] - found[1]).norm() / found[1].norm()) < 1e-5  # of the same factors
 

@@ -1,10 +1,9 @@
 """Tangent kernels of every model of the zoo against one-example-at-a-time autograd."""
 
-import copy
-
 import pytest
 import torch
 
+from tests.engine.forced import force
 from tests.engine.zoo import ZOO, specimen
 from tests.reference.tangents import full_kernel, tangent_features
 from tests.tolerances import assert_close
@@ -54,11 +53,10 @@ def test_kernels_equal_plain_autograd(name):
 @pytest.mark.parametrize(
     "name", ["lenet", "vgg", "resnet", "densenet", "vit", "volume", "reused module"]
 )
-def test_every_route_and_tile_size_gives_the_same(name, route):
+def test_every_route_and_tile_size_gives_the_same(name, route, monkeypatch):
     made = specimen(name)
-    request = EngineOptions(
-        readout=made.readout, batch_size=3, tile_bytes=2**9, route=route, stripes=2
-    )
+    force(monkeypatch, route=route, tile_bytes=2**9, stripes=2)
+    request = EngineOptions(readout=made.readout, batch_size=3)
     with untouched(made.model):
         data = BatchList.of(made.inputs, None, None, torch.device("cpu"))
         kernels = kernels_of(prepare(made.model, data, request), data, None)
@@ -66,9 +64,10 @@ def test_every_route_and_tile_size_gives_the_same(name, route):
 
 
 @pytest.mark.parametrize("name", ["lenet", "vgg", "vit"])
-def test_the_route_by_positions_gives_the_same_for_one_row_per_example(name):
+def test_the_route_by_positions_gives_the_same_for_one_row_per_example(name, monkeypatch):
     made = specimen(name)
-    request = EngineOptions(outputs="trace", readout=made.readout, route="positions")
+    force(monkeypatch, route="positions")
+    request = EngineOptions(outputs="trace", readout=made.readout)
     with untouched(made.model):
         data = BatchList.of(made.inputs, None, None, torch.device("cpu"))
         kernels = kernels_of(prepare(made.model, data, request), data, None)
@@ -78,9 +77,10 @@ def test_the_route_by_positions_gives_the_same_for_one_row_per_example(name):
 
 @pytest.mark.parametrize("joint", [2, 10])
 @pytest.mark.parametrize("name", ["mlp", "resnet", "vit", "gpt2", "lstm", "tied autoencoder"])
-def test_joint_passes_of_several_outputs_give_the_same(name, joint):
+def test_joint_passes_of_several_outputs_give_the_same(name, joint, monkeypatch):
     made = specimen(name)
-    request = EngineOptions(readout=made.readout, outputs_per_pass=joint)
+    force(monkeypatch, outputs_per_pass=joint)
+    request = EngineOptions(readout=made.readout)
     with untouched(made.model):
         data = BatchList.of(made.inputs, None, None, torch.device("cpu"))
         engine = prepare(made.model, data, request)
@@ -113,17 +113,13 @@ def test_cross_kernels_are_blocks_of_the_kernel(name):
 
 
 @pytest.mark.parametrize("name", ["mlp", "resnet", "vit", "lstm", "weight norm"])
-def test_blocks_of_examples_give_the_same(name):
+def test_blocks_of_examples_give_the_same(name, monkeypatch):
     made = specimen(name)
+    force(monkeypatch, block_size=3)
     request = EngineOptions(readout=made.readout, batch_size=1)
     with untouched(made.model):
         data = BatchList.of(made.inputs, None, None, torch.device("cpu"))
-        engine = prepare(made.model, data, request)
-        plan = engine.plan(len(data), len(data), True, len(engine.layers))
-        smaller = copy.copy(plan)
-        object.__setattr__(smaller, "block", 3)
-        engine.plan = lambda *_args: smaller
-        kernels = kernels_of(engine, data, None)
+        kernels = kernels_of(prepare(made.model, data, request), data, None)
     assert_same(kernels.total, expected(reference(name), reference(name)))
 
 

@@ -355,8 +355,7 @@ class KernelEngine:
         """
         groups = [plan.group_plans[index] for index in self.group_indices(layer)]
         heaviest = max(groups, key=lambda group_plan: group_plan.cost, default=None)
-        stripes = self.options.stripes or self._stripes(heaviest, examples)
-        span = -(-examples // stripes)
+        span = -(-examples // self._stripes(heaviest, examples))
         if heaviest is not None and heaviest.route != "positions":
             span = self._rounded_to_tiles(span, examples)
         return Contraction(plan.tile_bytes, span, symmetric)
@@ -510,8 +509,6 @@ def _weighted(weights: Tensor, gradients: Tensor) -> Tensor:
 def _outputs_per_pass(plan: Plan, run: ForwardRun) -> int:
     """Number of outputs in one pass: several if one output would not use the machine fully."""
     n, count = run.outputs.shape
-    if plan.outputs_per_pass is not None:
-        return min(count, plan.outputs_per_pass)
     # Gradients of all outputs, intermediate gradients, and the kept copies.
     limit = min(_FEW_BYTES.get(run.outputs.device.type, 0), plan.spare_bytes // 3)
     if 0 < run.output_grad_bytes <= limit:

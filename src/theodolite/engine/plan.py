@@ -249,7 +249,7 @@ _LITTLE, _SURE = 2**27, 2**30
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """The user's options, and options that tests and benchmarks force.
+    """The user's options.
 
     Args:
         layers: Which layers, see :func:`theodolite.engine.layers.select_layers`.
@@ -260,10 +260,6 @@ class EngineOptions:
         memory_limit: Limit in bytes; None for nine tenths of the free memory.
         batch_size: Examples per forward pass; None to choose.
         check: Whether to compare with plain autograd: some examples, none, or every one.
-        tile_bytes: Size of intermediate results; None to choose.
-        route: Force one order of contraction.
-        stripes: Force the number of stripes of a symmetric kernel.
-        outputs_per_pass: Force the number of outputs of one backward pass.
     """
 
     layers: Layers = "*"
@@ -274,10 +270,6 @@ class EngineOptions:
     memory_limit: int | None = None
     batch_size: int | None = None
     check: Check = True
-    tile_bytes: int | None = None
-    route: Route | None = None
-    stripes: int | None = None
-    outputs_per_pass: int | None = None
 
 
 @dataclass(frozen=True)
@@ -311,7 +303,6 @@ class Plan:
         tile_bytes: Size of intermediate results.
         predicted_bytes: Predicted peak of memory, without the model.
         spare_bytes: Bytes between this peak and the limit.
-        outputs_per_pass: Outputs of one backward pass; None to choose.
     """
 
     group_plans: list[GroupPlan]
@@ -321,7 +312,6 @@ class Plan:
     tile_bytes: int
     predicted_bytes: int
     spare_bytes: int
-    outputs_per_pass: int | None = None
 
 
 @dataclass(frozen=True)
@@ -357,7 +347,7 @@ def make_plan(
     Raises:
         MemoryLimitError: If single examples do not fit.
     """
-    group_plans = [_group_plan(group, single_run, ownership, sizes, options) for group in groups]
+    group_plans = [_group_plan(group, single_run, ownership, sizes) for group in groups]
     # Of one example: its factors, and its graph with gradients of about the same size.
     factor_bytes = sum(plan.numbers for plan in group_plans) * sizes.dtype.itemsize
     graph_bytes = 2 * single_run.result_bytes
@@ -371,7 +361,7 @@ def make_plan(
     limit = options.memory_limit
     if limit is None:
         limit = _SURE if at_most <= _LITTLE else available_bytes(sizes.device)
-    tile_bytes = options.tile_bytes or min(largest_tile, limit // 8)
+    tile_bytes = min(largest_tile, limit // 8)
     fixed_bytes = kernel_bytes + sizes.held_bytes + 2 * tile_bytes
     if options.memory_limit:  # what libraries take
         fixed_bytes += limit // 10
@@ -402,7 +392,6 @@ def make_plan(
         tile_bytes,
         predicted_bytes,
         limit - predicted_bytes,
-        options.outputs_per_pass,
     )
 
 
@@ -449,7 +438,6 @@ def _group_plan(
     single_run: ForwardRun,
     ownership: Ownership,
     sizes: KernelSizes,
-    options: EngineOptions,
 ) -> GroupPlan:
     structures = [single_run.uses[index].structure for index in group.uses]
     c = sizes.output_count
@@ -464,11 +452,9 @@ def _group_plan(
         return GroupPlan(group, "gradients", c * size, cost, stores_gradients=True)
     outer = [structure for structure in structures if isinstance(structure, Outer)]
     contraction = _contraction_sizes(outer, sizes)
-    route = options.route or choose_route(contraction)
+    route = choose_route(contraction)
     T, C, D = contraction.positions, outer[0].rows, contraction.columns
-    if route == "hadamard" and T > 1:
-        route = "positions"
-    cost = contraction_costs(contraction).get(route, 0.0)  # 0: a forced route, not a possible one
+    cost = contraction_costs(contraction)[route]
     # Gradients, C D or with a bias C (D + 1) numbers, are kept if they are no larger than output
     # gradients, C T.
     if route == "gradients" and D + (group.bias is not None) <= T:
