@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
 
 from tests.engine.single_gradients import (
     COUNT,
@@ -276,3 +277,10 @@ def test_sums_and_alignments_take_the_same_inputs():
             found = measure(model, x, y)
         sums = found if measure is gradient_sums else found.sums
         assert torch.equal(sums.total.norms, wanted.total.norms)
+
+
+def test_a_loader_leaves_the_random_state():
+    model, data = nn.Linear(3, 2), TensorDataset(torch.randn(6, 3), torch.arange(6) % 2)
+    before = torch.get_rng_state()
+    gradient_sums(model, DataLoader(data, batch_size=3))
+    assert torch.equal(torch.get_rng_state(), before)

@@ -4,6 +4,8 @@ The first and the last eight examples stay in place, and so do sixteen that are 
 batch: whoever looks at some of them only sees nothing. The truth is one example at a time.
 """
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -13,7 +15,7 @@ import theodolite as th
 from tests.engine.single_gradients import cross_entropy
 from tests.reference.example_gradients import example_gradients
 from tests.reference.tangents import tangent_features
-from theodolite.engine import forward_kernel, gradient_sums, tangent_kernels
+from theodolite.engine import forward_kernel, gradient_sums, tangent_alignments, tangent_kernels
 
 EXAMPLES, WIDTH, CLASSES = 40, 4, 3
 
@@ -380,3 +382,34 @@ def test_a_count_of_all_examples_that_enters_the_numbers_is_noticed():
     ids = torch.randint(0, 9, (EXAMPLES, WIDTH))
     with pytest.raises(th.errors.CaptureError, match="depend on each other"):
         gradient_sums(Counts(layers), ids, torch.arange(EXAMPLES) % CLASSES, cross_entropy)
+
+
+class TakesBatch(nn.Module):
+    """The whole batch is one mapping."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(4, 3)
+
+    def forward(self, batch):
+        return self.net(batch["image"])
+
+
+@pytest.mark.parametrize(
+    "measure", [tangent_kernels, th.tangent_features, gradient_sums, tangent_alignments]
+)
+def test_a_model_that_takes_a_batch_of_one_column_as_one_mapping(measure):
+    model, x, y = TakesBatch(), torch.randn(6, 4), torch.arange(6) % 3
+    data = {"image": x, "labels": y}
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found = measure(model, data)
+    assert "passed as one mapping" in str(said[-1].message)
+    wanted = measure(model.net, (x, y))
+
+    def numbers(result):
+        if measure is gradient_sums:
+            return result.total.norms
+        return result.curve if measure is tangent_alignments else next(iter(result.values()))
+
+    torch.testing.assert_close(numbers(found), numbers(wanted))

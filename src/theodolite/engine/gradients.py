@@ -42,7 +42,7 @@ from theodolite.engine.compare import (
     require_small,
 )
 from theodolite.engine.factors import DenseFactors, Factors, joined
-from theodolite.engine.inputs import BatchList, fitted_batches, require_model
+from theodolite.engine.inputs import BatchList, require_model
 from theodolite.engine.layers import (
     Layers,
     Parameters,
@@ -71,6 +71,7 @@ from theodolite.engine.runs import BatchLoss, ForwardRun, ModelRecorder, Progres
 from theodolite.engine.state import (
     exact_arithmetic,
     model_device,
+    preserved_generators,
     require_fixed_mode,
     untouched,
     without_autocast,
@@ -323,9 +324,9 @@ def gradient_sums(
     owned = own_parameters(plain, layers, params)
     example_loss = per_example_loss(first_output if loss is None and readout == LOSS else loss)
     readouts = resolve_readout(readout)
-    data = BatchList([single_batch(inputs, targets=targets, batch_fn=batch_fn)])
-    if not isinstance(inputs, Batch):
-        data = BatchList([*fitted_batches(model, inputs, data.batches, tried=False)], untried=True)
+    with preserved_generators(()):  # a loader draws random numbers
+        whole = single_batch(inputs, targets=targets, batch_fn=batch_fn)
+    data = BatchList.named(model, inputs, [whole])
     classes = _labels(data.batches[0], labels)
     device = model_device(plain)
     size = batch_size or _batch_size(device, len(data))

@@ -408,11 +408,11 @@ class BatchList:
 
     Args:
         batches: The batches.
-        untried: Whether the model may still refuse them, so that :meth:`fit` casts them.
+        given: The same as the user passed them, for :meth:`fit`; empty if they were fitted already.
     """
 
     batches: list[Batch]
-    untried: bool = False
+    given: list[Batch] = field(default_factory=list)
 
     @classmethod
     def of(
@@ -425,9 +425,14 @@ class BatchList:
     ) -> "BatchList":
         """Convert data in any accepted form, on the device; columns are named as in the model."""
         made = iterate_batches(data, targets=targets, batch_fn=batch_fn, device=device)
-        if model is None or isinstance(data, Batch):
-            return cls(list(made))
-        return cls(list(fitted_batches(model, data, made, tried=False)), untried=True)
+        return cls(list(made)) if model is None else cls.named(model, data, list(made))
+
+    @classmethod
+    def named(cls, model: nn.Module, data: Any, batches: list[Batch]) -> "BatchList":
+        """Name the columns of batches of these data as in the model; it does not run."""
+        if isinstance(data, Batch):
+            return cls(batches)
+        return cls(list(fitted_batches(model, data, batches, tried=False)), batches)
 
     def fit(self, model: nn.Module) -> bool:
         """Cast batches that the model has refused; False if there is no further cast.
@@ -435,14 +440,18 @@ class BatchList:
         Raises:
             ShapeError: If it accepts none of the casts; the message says what it expects.
         """
-        if not self.untried:
+        if not self.given:
             return False
-        fitted = fit_batch(model, self.batches[0].take(slice(0, 2)).to(model_device(model)))
+        few = self.given[0].take(slice(0, 2)).to(model_device(model))
+        fitted, known = fit_batch(model, few), _named(model, few).notes
+        if fitted.cast is None or fitted.notes == known:
+            return False
         for note in fitted.notes.values():
-            warn(note, stacklevel=4)
-        if fitted.cast is not None:
-            self.batches[:] = [fitted.cast(batch) for batch in self.batches]
-        return fitted.cast is not None
+            if note not in known.values():
+                warn(note, stacklevel=4)
+        self.batches[:] = map(fitted.cast, self.given)
+        self.given.clear()
+        return True
 
     def __len__(self) -> int:
         return sum(len(batch) for batch in self.batches)
