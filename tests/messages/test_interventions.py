@@ -15,7 +15,6 @@ from theodolite.interventions import (
     layer_norms,
     rescale_to_,
     sample_filters,
-    scale_init_,
     tau_curve,
 )
 from theodolite_papers.lou2022.formulas.feature_maximization import (
@@ -115,9 +114,6 @@ class Attention(nn.Module):
             DomainError,
             ["['attention.out_proj'] are not", "attention"],
         ),
-        (lambda: scale_init_(net(), -1.0), DomainError, ["sigma", "-1.0"]),
-        (lambda: scale_init_(networks.ntk_mlp([4, 2]), 1.0), DomainError, ["'fc1'", "NTKLinear"]),
-        (lambda: scale_init_(nn.ReLU(), 1.0), DomainError, ["ReLU has none"]),
         (lambda: layer_norms(net(), order=0), DomainError, ["order", "1 or 2"]),
         (lambda: rescale_to_(net(), net(), keep="both"), DomainError, ["'predictions'", "'both'"]),
         (lambda: rescale_to_(net(), zeros()), DomainError, ["'fc1'", "the reference", "layers="]),

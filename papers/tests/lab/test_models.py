@@ -9,6 +9,7 @@ from torch import nn
 from theodolite import interventions
 from theodolite.errors import DomainError, ShapeError, UnknownNameError
 from theodolite_papers.lab import models
+from theodolite_papers.mehta2021.formulas.scale_init import scale_init_
 
 IMAGES = torch.zeros(2, 3, 32, 32)
 
@@ -201,7 +202,7 @@ def test_equal_seeds_give_equal_networks():
     "change",
     [
         lambda net, name, generator: interventions.initialize_(net, name, 2.0, generator),
-        lambda net, name, generator: interventions.scale_init_(net, 0.5, generator=generator),
+        lambda net, name, generator: scale_init_(net, 0.5, generator=generator),
         lambda net, name, generator: interventions.freeze_except_(
             net, noise_scale=0.5, generator=generator
         ),

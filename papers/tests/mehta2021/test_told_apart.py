@@ -5,9 +5,9 @@ import torch
 
 import theodolite
 from theodolite.data import digits, image_standardized, random_labels
-from theodolite.interventions import scale_init_
 from theodolite_papers.lab.models import mlp
 from theodolite_papers.lab.training import Recipe, Stop, train
+from theodolite_papers.mehta2021.formulas.scale_init import scale_init_
 
 
 @pytest.fixture(scope="module")

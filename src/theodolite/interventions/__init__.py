@@ -8,14 +8,13 @@ from theodolite.interventions.filters import (
     sample_filters,
     tau_curve,
 )
-from theodolite.interventions.freezing import freeze_except_, unfrozen
+from theodolite.interventions.freezing import freeze_except_
 from theodolite.interventions.initializers import (
     INITIALIZERS,
     Initializer,
     fans,
     init_weight_,
     initialize_,
-    scale_init_,
 )
 from theodolite.interventions.rescaling import layer_norms, rescale_to_
 
@@ -33,7 +32,5 @@ __all__ = [
     "layer_norms",
     "rescale_to_",
     "sample_filters",
-    "scale_init_",
     "tau_curve",
-    "unfrozen",
 ]

@@ -1,8 +1,5 @@
 """Training of some layers; the others keep their initialisation."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import nn
 
@@ -16,7 +13,7 @@ from theodolite.interventions.matrix_layers import (
     standard_parameters,
 )
 
-__all__ = ["freeze_except_", "unfrozen"]
+__all__ = ["freeze_except_"]
 
 
 def freeze_except_(
@@ -31,7 +28,8 @@ def freeze_except_(
     With a noise scale s the trainable linear and convolutional layers are drawn again from
     :math:`N(0, s^2\,2/\text{fan-in})`, with zero biases. Frozen layers are not changed. If only the
     head is trainable, the features of all layers and the tangent kernel of the head stay constant.
-    Tangent kernels of hidden layers change through the weights of the head. Batch norm updates its
+    Tangent kernels of hidden layers change through the weights of the head; to measure them, pass a
+    copy with ``requires_grad_(True)``. Batch norm updates its
     running statistics in training mode, so put frozen norm layers into evaluation mode.
 
     Args:
@@ -67,32 +65,6 @@ def freeze_except_(
     for parameter in plain.parameters():
         parameter.requires_grad_(id(parameter) in trainable)
     return model
-
-
-@contextmanager
-def unfrozen(model: nn.Module) -> Iterator[nn.Module]:
-    """All parameters trainable inside the block, e.g. to measure tangent kernels of frozen layers.
-
-    Args:
-        model: any network.
-
-    Yields:
-        The model, with all parameters trainable inside the block.
-
-    Examples:
-        >>> net = freeze_except_(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
-        >>> with unfrozen(net):
-        ...     print(all(p.requires_grad for p in net.parameters()))
-        True
-        >>> net[0].weight.requires_grad
-        False
-    """
-    flags = {parameter: parameter.requires_grad for parameter in model.parameters()}
-    try:
-        yield model.requires_grad_(True)
-    finally:
-        for parameter, flag in flags.items():
-            parameter.requires_grad_(flag)
 
 
 def _draw(

@@ -16,9 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.linalg import matrix_norm
 
-from theodolite.checks import require_axes, require_nonempty, require_same_length
 from theodolite.linalg.arrays import double, nan_unless, prints_shapes, ratio_or_nan
-from theodolite.linalg.moments import row_chunks
 
 __all__ = [
     "HsicSums",
@@ -376,25 +374,6 @@ class HsicSums:
     square_a: Float[Tensor, ""]  # sum of d_f
     square_b: Float[Tensor, ""]  # sum of d_g
 
-    @classmethod
-    def of(
-        cls,
-        a: Float[Tensor, "n d"],
-        b: Float[Tensor, "n e"],
-        shift_a: Float[Tensor, " d"] | None = None,
-        shift_b: Float[Tensor, " e"] | None = None,
-    ) -> "HsicSums":
-        """Sums of one batch; by default about its own means."""
-        require_axes(2, a=a, b=b)
-        require_nonempty(a=a, b=b)
-        require_same_length(a=a, b=b)
-        shifts = [
-            double(x.double().mean(0) if s is None else s) for x, s in ((a, shift_a), (b, shift_b))
-        ]
-        parts = [_sums(double(f) - shifts[0], double(g) - shifts[1]) for f, g in row_chunks(a, b)]
-        sums = (torch.stack(part).sum(0) for part in zip(*parts, strict=True))
-        return cls(shifts[0].new_tensor(float(len(a))), *shifts, *sums)
-
     def rebase(self, shift_a: Float[Tensor, " d"], shift_b: Float[Tensor, " e"]) -> "HsicSums":
         """The same sums about other shifts."""
         if shift_a is self.shift_a and shift_b is self.shift_b:
@@ -463,8 +442,3 @@ class HsicSums:
         raw = self.rebase(torch.zeros_like(self.shift_a), torch.zeros_like(self.shift_b))
         left = torch.stack([centered.square_a, centered.square_b])
         return left <= (8 * eps) ** 2 * torch.stack([raw.square_a, raw.square_b])
-
-
-def _sums(f: Tensor, g: Tensor) -> tuple[Tensor, ...]:
-    d, e = f.square().sum(1), g.square().sum(1)
-    return f.sum(0), g.sum(0), f.mT @ g, f.mT @ e, g.mT @ d, d @ e, d.sum(), e.sum()

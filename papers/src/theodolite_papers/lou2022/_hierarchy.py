@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from theodolite.engine import tangent_alignments
-from theodolite.interventions import unfrozen
 from theodolite.measures.tangent import peak_layer
 from theodolite_papers.lab.training import TrainingState
 from theodolite_papers.ledger import (
@@ -77,8 +76,8 @@ def alignments(model: nn.Module, ground: Ground, params: str | None = None) -> n
     All parameters count, or those that a pattern selects.
     """
     copy, x = measurable(model, ground.probe[0])
-    with unfrozen(copy):
-        found = tangent_alignments(copy, x, ground.probe[1], weight_layers(copy), params=params)
+    copy.requires_grad_(True)
+    found = tangent_alignments(copy, x, ground.probe[1], weight_layers(copy), params=params)
     return found.curve.cpu().numpy()
 
 

@@ -14,7 +14,6 @@ from theodolite.data import Dataset, digits, image_standardized
 from theodolite.engine import features, gradient_alignment, tangent_kernels
 from theodolite.engine.state import exact_arithmetic
 from theodolite.errors import UnknownNameError
-from theodolite.interventions import scale_init_
 from theodolite.measures.gradient import alignment_contrast, confusion_of_gram, in_class_alignment
 from theodolite_papers.lab.data import average_pooled, balanced_rows, load_image_set
 from theodolite_papers.lab.models import mlp
@@ -29,6 +28,7 @@ from theodolite_papers.lab.training import (
     train_ensemble,
 )
 from theodolite_papers.ledger import Measured, Trial
+from theodolite_papers.mehta2021.formulas.scale_init import scale_init_
 
 __all__ = [
     "LOSSES",
