@@ -16,6 +16,7 @@ from tests.engine.single_gradients import cross_entropy
 from tests.reference.example_gradients import example_gradients
 from tests.reference.tangents import tangent_features
 from theodolite.engine import forward_kernel, gradient_sums, tangent_alignments, tangent_kernels
+from theodolite.errors import ShapeError
 
 EXAMPLES, WIDTH, CLASSES = 40, 4, 3
 
@@ -202,6 +203,25 @@ def test_a_hook_on_a_parameter_is_named():
             measure()
 
 
+class Clipped(nn.Module):
+    """A hook clips the gradients of each example, which stays in its row."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        h = self.inner(x).tanh()
+        if h.requires_grad:
+            h.register_hook(lambda gradient: gradient.clamp(-0.1, 0.1))
+        return self.head(h)
+
+
+def test_a_hook_in_the_model_is_named():
+    sums = gradient_sums(Clipped(), torch.randn(16, 4), torch.arange(16) % 3)
+    assert "or a hook" in sums.measured
+
+
 class OutOfSight(nn.Module):
     """What the layer receives was made by NumPy, or lies in a buffer that was written."""
 
@@ -382,6 +402,24 @@ def test_a_count_of_all_examples_that_enters_the_numbers_is_noticed():
     ids = torch.randint(0, 9, (EXAMPLES, WIDTH))
     with pytest.raises(th.errors.CaptureError, match="depend on each other"):
         gradient_sums(Counts(layers), ids, torch.arange(EXAMPLES) % CLASSES, cross_entropy)
+
+
+class Padded(nn.Module):
+    """Layers see batches of eight only."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        padded = functional.pad(x, (0, 0, 0, -len(x) % 8))
+        return self.head(self.inner(padded).tanh())[: len(x)]
+
+
+@pytest.mark.parametrize("check", [True, "every"])
+def test_layers_without_a_row_for_every_example_are_said_to_have_none(check):
+    with pytest.raises(ShapeError, match="features of 'inner': expected one row per example"):
+        th.features(Padded(), torch.randn(16, 4), check=check)
 
 
 class TakesBatch(nn.Module):

@@ -433,8 +433,9 @@ def compare_rows(
     if found is not None:
         raise cannot_split(
             Cause.ROWS,
-            f"{found[0]} has other examples in its rows than the outputs: the model sorts, packs, "
-            "routes or mixes examples",
+            f"{found[0]} has other gradients in its rows than those of the examples: the model "
+            "sorts, packs, routes or mixes examples, or a hook or an autograd.Function changes "
+            "gradients",
         )
 
 

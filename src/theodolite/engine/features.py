@@ -468,7 +468,7 @@ class FeatureReader:
                 and all(len(one.rows[name]) == 1 for one in passes)
                 and (whole is None or name in whole)
             )
-        }
+        } or counts  # the error names the first of them
         joined = {
             name: _over_batches(name, [one.rows[name] for one in passes if name in one.rows])
             for name in kept
