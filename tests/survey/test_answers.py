@@ -125,6 +125,12 @@ def scored(shares, *, judged_on="held-out", raw=None, n=400, seed=0, outputs=3, 
     return next(a for a in answers_of(made, {"s": table}) if a["question"] == "layer")
 
 
+def test_a_single_layer_is_not_the_best_of_several():
+    layer = scored({"fc": 0.8}, raw=0.5)
+    assert layer["text"].startswith("The linear probe of fc reaches 7")
+    assert "best" not in layer["text"]
+
+
 def test_layers_on_held_out_examples_are_clear():
     layer = scored({"a": 0.6, "b": 0.8, "c": 0.81}, raw=0.5, held_out=0.8)
     assert layer["certainty"] == "clear"
@@ -427,7 +433,7 @@ def test_features_without_a_model_lead_to_a_linear_model(generator):
     x = torch.randn(200, 4, generator=generator)
     found = th.survey_features({"x": x}, (x[:, 0] > 0).long())
     (layer,) = found.answers
-    assert "linear probes" in layer.text.lower()
+    assert "linear probe of x" in layer.text.lower()
     assert layer.certainty == "likely"
     assert layer.advice == "Fit a linear model to the features of x."
 

@@ -423,6 +423,10 @@ def _layers(finding: LayerProbes) -> Answer:
             f"Layers do not differ significantly: linear probes {reach} {span}{of} in all "
             f"{len(names)} layers{chance}."
         )
+    elif len(names) == 1:
+        verb = "reaches" if shares else "explains"
+        text = f"{'the' if where else 'The'} linear probe of {_names(names)} {verb} {value(best)}"
+        text = f"{where}{text}{of}{chance}."
     elif kind is LayersFinding.FROM_LAYER and first == names[-1]:
         text = f"{prefix} probes are best in the last layer, {_names([first])}: {value(first)}"
         text = f"{text}{of}{chance}."
