@@ -175,3 +175,16 @@ def test_attention_is_the_same_with_gradients_and_without():
     model, x = Padded().eval(), torch.randn(5, 3, 4)
     found = th.features(model, x, ["head"], read="raw")["head"]
     torch.testing.assert_close(found, torch.cat([model(row[None]) for row in x]).detach())
+
+
+def test_an_exported_model_is_measured_and_its_layers_are_not_read():
+    model, x = nn.Sequential(nn.Linear(4, 3), nn.Tanh()).eval(), torch.randn(6, 4)
+    size = ({0: torch.export.Dim.DYNAMIC},)
+    exported = torch.export.export(model, (x,), dynamic_shapes=size).module()
+    torch.testing.assert_close(
+        th.tangent_kernels(exported, x, outputs="trace").total,
+        th.tangent_kernels(model, x, outputs="trace").total,
+    )
+    torch.testing.assert_close(th.features(exported, x, "")[""], model(x).detach())
+    with pytest.raises(DomainError, match="expected layers that run"):
+        th.features(exported, x)
