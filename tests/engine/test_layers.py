@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from theodolite.engine import tangent_kernels
 from theodolite.engine.layers import own_parameters, select_layers, unwrap
 from theodolite.errors import DomainError, UnknownNameError
 
@@ -102,3 +103,10 @@ def test_wrappers_are_seen_through():
     assert unwrap(nn.DataParallel(inner)) is inner
     assert unwrap(torch.compile(inner)) is inner
     assert unwrap(nn.DataParallel(torch.compile(inner))) is inner
+
+
+def test_weights_made_in_inference_mode_are_refused_with_the_reason():
+    with torch.inference_mode():
+        model = nn.Linear(4, 3)
+    with pytest.raises(DomainError, match="inference_mode"):
+        tangent_kernels(model, torch.randn(5, 4))

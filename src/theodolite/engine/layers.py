@@ -77,7 +77,8 @@ def own_parameters(model: nn.Module, layers: Layers = "*", params: Parameters = 
             name, or any number of components if nothing matches otherwise.
 
     Raises:
-        DomainError: If nothing is trainable, or nothing is left after the selection.
+        DomainError: If nothing is trainable, nothing is left after the selection, or weights were
+            made in inference mode.
         UnknownNameError: If a name does not exist.
     """
     names: dict[int, list[str]] = {}
@@ -97,6 +98,11 @@ def own_parameters(model: nn.Module, layers: Layers = "*", params: Parameters = 
         raise DomainError(
             "model: expected trainable parameters, got none; unfreeze some with "
             "requires_grad_(True), tangent features are gradients with respect to them"
+        )
+    if any(parameter.is_inference() for parameter in first.values()):
+        raise DomainError(
+            "model: expected weights that take gradients, got some made in torch.inference_mode(); "
+            "make or load the model outside it"
         )
     chosen = _chosen_parameters(first, params)
     shared = {
