@@ -244,7 +244,6 @@ def alike(model: nn.Module, processes: Processes) -> Iterator[None]:
     Running statistics of batch norm differ between the replicas of data-parallel training. A
     measurement uses those of the first process, which also saves checkpoints. Afterwards each
     process gets its own buffers back.
-    buffers are put back.
 
     Raises:
         DomainError: If the weights differ between processes.

@@ -73,12 +73,7 @@ def _notes(warnings: Sequence[Mapping[str, Any]], total: int, most: int = 5) -> 
 
 
 def ranking_text(contents: Mapping[str, Any], answers: Sequence[Answer]) -> str:
-    """The answers about a ranking, the table of its models, and its notes.
-
-    Args:
-        contents: contents of the record of a ranking.
-        answers: its answers.
-    """
+    """The answers about a ranking, the table of its models, and its notes."""
     models, data, ties = contents["models"], contents["data"], contents.get("ties") or ()
     measure = models[0]["forecast"]["measure"]
     called = f"{contents['name']}: " if contents["name"] else ""

@@ -50,13 +50,7 @@ class Watched:
 
 
 def watch_network(name: str, settings: StorySettings, report: Report) -> Watched:
-    """Train a network; measure all families on training examples, and the held-out accuracy.
-
-    Args:
-        name: one of ``NETWORKS``.
-        settings: sizes of the demo.
-        report: called with (finished share, text).
-    """
+    """Train a network; measure all families on training examples, and the held-out accuracy."""
     seed = settings.seed
     data = scaled(digits(generator=torch.Generator().manual_seed(seed)), "unit_interval")
     own = data.x_train[: settings.examples], data.y_train[: settings.examples]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from theodolite.advice.findings import CLEAR
 from theodolite.errors import StudyError
 from theodolite.surveys import History, compare
 from theodolite.sweeps import Report, run_in_processes
@@ -24,7 +25,6 @@ __all__ = ["CNN", "NETWORKS", "Check", "Story", "StorySettings", "story_checks",
 
 CNN = "CNN"
 NETWORKS = ("true labels", "random labels", CNN)
-_SEEN = 5.0  # standard deviations above chance
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def _late(random: History) -> Check:
     first, last = (survey.estimate("cka_target", layer) for layer in (layers[0], layers[-1]))
     return Check(
         "Random labels appear mostly in late layers",
-        last.z_score > _SEEN and first.value < last.value / 10,
+        last.z_score > CLEAR and first.value < last.value / 10,
         f"CKA to labels {abs(first.value):.2f} in {layers[0]}, {last.value:.2f} in {layers[-1]} "
         "(chance 0)",
     )

@@ -60,12 +60,7 @@ class Watch:
         return 0.0 if self.monitor is None else self.monitor.overhead
 
     def start(self, model: nn.Module, more: Sequence[Tracker] = ()) -> None:
-        """Start to watch a model, after it was moved to its device.
-
-        Args:
-            model: the model that is trained.
-            more: trackers of the training loop.
-        """
+        """Start to watch a model, after it was moved to its device."""
         # Trainers call this in their first process only; other processes would not answer.
         alone = {"group": None} | dict(self.options.get("options") or {})
         keywords = self.options | {"options": alone}

@@ -56,10 +56,6 @@ def grouped_alignment(
 ) -> GroupAlignment:
     """Omega within groups from Gram matrices, for many groupings at once.
 
-    Args:
-        gram: inner products of the vectors, in float64.
-        groups: one-hot groups of every example, for every grouping.
-
     References:
         [mehta2021], Eqs. (4) to (6).
     """

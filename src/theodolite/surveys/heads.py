@@ -133,11 +133,6 @@ def find_head(model: nn.Module, batch: Batch, head: str | None = "auto") -> str 
 def pretrained_body(model: nn.Module, batch: Batch, head: str | None = "auto") -> Body:
     """The model up to its head. A model without a head decides itself where its features are.
 
-    Args:
-        model: any module, unwrapped.
-        batch: a few examples.
-        head: as for :func:`find_head`.
-
     Raises:
         UnknownNameError: If there is no layer of this name.
     """

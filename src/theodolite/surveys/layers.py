@@ -143,13 +143,7 @@ class Layout:
     sample: Tensor | None = None
 
     def at_positions(self, model: nn.Module, pool: AtPositions, outside: str | None) -> "Layout":
-        """The same layers with shapes of single positions; layers without positions have none.
-
-        Args:
-            model: the model.
-            pool: reads positions.
-            outside: a module whose layers have other positions.
-        """
+        """The same layers with shapes of single positions; layers without positions have none."""
         layers = []
         for layer in self.layers:
             first = gives_channels_first(model.get_submodule(layer.name))

@@ -36,14 +36,6 @@ def compare_models(
 ) -> Comparison:
     """Surveys of both models on the same examples, and similarities of all pairs of their layers.
 
-    Args:
-        first: any module.
-        second: any module that takes the same data.
-        data: data in any form that :func:`theodolite.survey` takes, in a fixed order.
-        names: names of the models.
-        options: options of both surveys.
-        **keywords: options of both surveys, as keywords.
-
     Raises:
         DomainError: If the data come in another order the second time.
     """

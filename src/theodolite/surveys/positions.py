@@ -118,12 +118,7 @@ class PositionTask:
         return tokens & ((tokens.cumsum(1) > 1) | (tokens.sum(1, keepdim=True) == 1))
 
     def draw(self, batch: Batch, options: SurveyOptions) -> "Positions":
-        """Draw positions, as many of each class as possible, without first tokens of causal models.
-
-        Args:
-            batch: the examples.
-            options: how many positions the families want, and the seed.
-        """
+        """Draw positions evenly over classes, without the first tokens of causal models."""
         counted, labels = self.labels.counted(batch).cpu(), self.labels.targets(batch).cpu()
         if self.labels.masked and batch.mask is not None:
             # The label of padding before a text is its first token, but padding is not text.
@@ -211,14 +206,6 @@ def find_task(
     loss: Loss | None,
 ) -> tuple[PositionTask, dict[str, Reason]] | None:
     """The task with labels per position, and notes about the choices; None for other tasks.
-
-    Args:
-        model: the model in evaluation mode.
-        outputs: outputs for a few examples.
-        few: these examples.
-        batch: all examples of the probe set.
-        options: unit and classes.
-        loss: the user's loss, with one number per example.
 
     Raises:
         DomainError: If no position has a label, or chosen classes are not labels.

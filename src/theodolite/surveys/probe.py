@@ -514,18 +514,7 @@ def draw_fitting(
     truth: Any = None,
     groups: Any = None,
 ) -> tuple[Probe, Probe | None, Fit]:
-    """The probe set, held-out examples if given, and how data are changed to fit the model.
-
-    Args:
-        model: the model, unwrapped.
-        data: the data to draw from.
-        options: the user's options.
-        processes: the processes that take part.
-        held_out: examples that the model was not trained on.
-        targets: targets of the same examples, if ``data`` does not contain them.
-        truth: true labels, if the targets are other labels.
-        groups: groups of the examples.
-    """
+    """The probe set, held-out examples if given, and how data are changed to fit the model."""
     place = options.device or model_device(model)
     seen: list[Tensor] | None = None if held_out is None else []
     drawn = draw_probe(
@@ -570,11 +559,6 @@ def _judging(drawn: Probe, judges: Probe, known: Tensor | None) -> tuple[Probe, 
 
 def fit_inputs(model: nn.Module, probe: Probe, options: SurveyOptions) -> Fit:
     """Try two examples before any measurement, see :func:`theodolite.engine.fit_batch`.
-
-    Args:
-        model: the model, unwrapped.
-        probe: the probe set.
-        options: the readout.
 
     Raises:
         ShapeError: If the model accepts none of the forms; other errors of the model are passed on.

@@ -166,14 +166,7 @@ class TimeBudget:
     def examples(
         self, cost: Callable[[int], Cost], most: int, fewest: int, share: float
     ) -> int | None:
-        """The largest number of examples within a share of the time left; None if too few fit.
-
-        Args:
-            cost: cost of a number of examples.
-            most: number of available examples.
-            fewest: smallest number with an error bar.
-            share: share of the time left.
-        """
+        """The largest number of examples within a share of the time left; None if too few fit."""
         fewest, time = min(fewest, most), share * max(self.left, 0.0)
         late = _LATE * self.seconds - (self.seconds - self.left)
         if self.expected(cost(fewest)) > max(late, time, _CHEAP * self.seconds):

@@ -44,12 +44,7 @@ class Shard:
 
 
 def find_shard(processes: Processes, batches: Callable[[], Iterable[Batch]]) -> Shard:
-    """Count the examples of all processes; this reads the data once.
-
-    Args:
-        processes: the processes that take part.
-        batches: returns this process's batches, from the start at every call.
-    """
+    """Count the examples of all processes; this reads the data once."""
     with processes.together():
         found = _DataSummary.of(batches())
     everybody: list[_DataSummary] = processes.gather(found)

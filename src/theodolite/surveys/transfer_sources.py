@@ -69,12 +69,7 @@ def named_sources(models: Any) -> dict[str, Source]:
 
 
 def numbered(data: Any, targets: Any) -> tuple[Any, list[Any] | None]:
-    """Replace inputs that are a list of texts or other objects by their numbers; return the list.
-
-    Args:
-        data: any data; inputs, or a pair of inputs and targets.
-        targets: the targets, if they are given apart from the data.
-    """
+    """Replace a list of texts or other objects among the inputs by numbers; return the list."""
     pair = targets is None and isinstance(data, (tuple, list)) and len(data) == 2
     inputs = data[0] if pair else data
     if not isinstance(inputs, (list, tuple, np.ndarray)) and not hasattr(inputs, "iloc"):

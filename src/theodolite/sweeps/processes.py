@@ -63,7 +63,6 @@ def run_in_processes(
     (``spawn``), so the work and its jobs must be picklable. A job that raises does not stop the
     others. If a worker dies (killed, out of memory), the unfinished jobs of all workers run again,
     at most three times. Ctrl-C ends the workers; outcomes that ``keep`` has received stay.
-    what ``keep`` was given stays.
 
     Args:
         work: called with a job and a function of (finished share, text).
