@@ -309,7 +309,7 @@ class OuterFactors(PositionFactors):
         inputs = self.inputs.to(wide_dtype(self.output_grads.dtype))
         if self.geometry is None:
             return inputs
-        return self.geometry.patch_views(inputs, examples_inside=not self._gradients_are_cheaper)
+        return self.geometry.columns(inputs).flatten(1, 2).mT
 
     def _product_precision(self) -> AbstractContextManager[None]:
         """Tensor cores (TF32) for factors in half precision, which these multiply exactly."""
@@ -320,19 +320,9 @@ class OuterFactors(PositionFactors):
     @cached_property
     def _formed(self) -> list[Tensor]:
         b = self.b
-        n, c, C, _ = b.shape
-        flat = b.flatten(1, 2)
-        geometry = self.geometry
         with self._product_precision():
-            if geometry is not None and geometry.has_strips and n * c > 0:
-                # Strips of the images serve several kernel offsets without a copy.
-                strips = geometry.strips(self.inputs.to(b.dtype))
-                matrix = b.new_empty(n, c * C, len(strips), strips[0].shape[1])
-                for index, strip in enumerate(strips):
-                    torch.bmm(flat, strip.mT, out=matrix[:, :, index])
-            else:
-                matrix = flat @ self.a
-        pieces = [matrix.reshape(n, c, -1)]
+            matrix = b.flatten(1, 2) @ self.a
+        pieces = [matrix.reshape(*b.shape[:2], -1)]
         return [*pieces, b.sum(3)] if self.has_bias else pieces
 
     def pieces(self) -> list[Float[Tensor, "n c _"]]:

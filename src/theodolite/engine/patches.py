@@ -1,8 +1,8 @@
-"""Patches of images: the pixels that a convolution multiplies, as copies or strided views.
+"""Patches of images: the pixels that a convolution multiplies, copied.
 
-Entries of a patch have one of two orders. *Channel-major* is the order of ``conv.weight`` (for
-covariances). *Offset-major* has the kernel offset before the channel (products then need fewer
-copies).
+Entries of a patch have one of two orders. *Channel-major* is the order of ``conv.weight``, for
+covariances (:meth:`PatchGeometry.patch_rows`). *Offset-major* has the kernel offset before the
+channel, for products (:meth:`PatchGeometry.columns`): an offset is one copy of whole maps.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from theodolite.errors import DomainError, ShapeError
 
-_EFFICIENT_COLUMNS = 192  # number of columns from which on a product is efficient
+_PART_COLUMNS = 192  # columns of patches that exist at one time where gradients are kept
 
 PerAxis = SupportsIndex | Sequence[SupportsIndex]
 
@@ -112,22 +112,14 @@ class PatchGeometry:
         inside = functional.pad(torch.ones_like(images[:1, :1]), widths)
         return padded + (1 - inside) * border.view(1, -1, *[1] * len(self.window))
 
-    def _windows(self, padded: Tensor, axis: int) -> Tensor:
-        """A view with the kernel offsets along one spatial axis as a new last axis."""
-        windows = padded.unfold(2 + axis, self.reach[axis], self.stride[axis])
-        return windows[..., :: self.dilation[axis]]
-
-    def _all_windows(self, padded: Tensor) -> Tensor:
-        """A view of shape (n, channels, *positions, *offsets)."""
-        for axis in range(len(self.window)):
-            padded = self._windows(padded, axis)
-        return padded
-
     def patch_rows(self, padded: Float[Tensor, "n channels *sizes"]) -> Tensor:
         """Channel-major patches ``(n, T, channels * offsets)`` of images with their border."""
-        axes = len(self.window)
+        axes, windows = len(self.window), padded
+        for axis in range(axes):
+            windows = windows.unfold(2 + axis, self.reach[axis], self.stride[axis])
+            windows = windows[..., :: self.dilation[axis]]  # the offsets along this axis come last
         order = (0, *range(2, 2 + axes), 1, *range(2 + axes, 2 + 2 * axes))
-        patches = self._all_windows(padded).permute(order)
+        patches = windows.permute(order)
         return patches.reshape(len(padded), prod(patches.shape[1 : 1 + axes]), -1)
 
     def columns(self, images: Tensor, offsets: slice = slice(None)) -> Tensor:
@@ -142,40 +134,6 @@ class PatchGeometry:
             result[:, index].copy_(padded[(slice(None), slice(None), *window)])
         return result.flatten(3)
 
-    def patch_views(self, images: Tensor, *, examples_inside: bool) -> Tensor:
-        """Offset-major patches ``(n, T, D)`` as a view of ``(D, n, T)`` or of ``(n, D, T)``.
-
-        With examples on the inner axis, the rows of all examples form one matrix without a copy.
-        With examples on the outer axis, each example's matrix is contiguous.
-        """
-        axes = len(self.window)
-        windows = self._all_windows(self.pad(images))
-        positions, offsets = range(2, 2 + axes), range(2 + axes, 2 + 2 * axes)
-        if examples_inside:
-            patches = windows.permute(*offsets, 1, 0, *positions).contiguous()
-            return patches.flatten(axes + 2).flatten(0, axes).permute(1, 2, 0)
-        patches = windows.permute(0, *offsets, 1, *positions).contiguous()
-        return patches.flatten(axes + 2).flatten(1, axes + 1).transpose(1, 2)
-
-    @property
-    def has_strips(self) -> bool:
-        """Whether :meth:`strips` applies: two axes, no stride along the first."""
-        return len(self.window) == 2 and self.stride[0] == 1
-
-    def strips(self, images: Tensor) -> list[Tensor]:
-        """For each row of the kernel its patch entries, ``(n, columns * channels, T)``, a view.
-
-        Shifts along the second axis are copied, once per column of the kernel. A shift along the
-        first axis moves by whole lines, so it is an offset into the same buffer. For a 3x3 kernel
-        this takes a third of the copies.
-        """
-        sizes = self.output_size(images.shape[2:])
-        windows = self._windows(self.pad(images), 1)  # (n, channels, height, T_1, columns)
-        strips = windows.permute(0, 4, 1, 2, 3).contiguous()
-        flat = strips.flatten(1, 2).flatten(2)
-        step, length = self.dilation[0] * sizes[1], sizes[0] * sizes[1]
-        return [flat[:, :, row * step : row * step + length] for row in range(self.window[0])]
-
     def offset_groups(self, channels: int, columns: int) -> list[slice]:
         """Kernel offsets in equal groups of at most this many columns, and at least one offset."""
         count = self.offset_count
@@ -185,11 +143,8 @@ class PatchGeometry:
         return [slice(start, start + size) for start in range(0, count, size)]
 
     def column_parts(self, images: Tensor) -> Iterator[Tensor]:
-        """Offset-major patches in parts that make products efficient, (n, columns, T) each."""
-        if self.has_strips:
-            yield from self.strips(images)
-            return
-        for offsets in self.offset_groups(images.shape[1], _EFFICIENT_COLUMNS):
+        """Offset-major patches, some kernel offsets at a time, (n, columns, T) each."""
+        for offsets in self.offset_groups(images.shape[1], _PART_COLUMNS):
             yield self.columns(images, offsets).flatten(1, 2)
 
 
