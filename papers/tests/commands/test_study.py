@@ -31,7 +31,7 @@ def test_a_line_of_numbers_is_not_broken(tmp_path, monkeypatch):
     printed = call("study", "run", FIG4, "--size", "smoke", "--results", tmp_path).stdout
     size, *lines, legend = printed.splitlines()
     assert legend == "(reported: numbers without a verdict at this size.)"
-    assert size == "smoke: points 100 of 1,000 (0.1). 1 seed, 1 run"
+    assert size == "smoke: points 100 (paper: 1,000, ratio 0.1). 1 seed, 1 run"
     assert len(lines) == 3 * len(all_studies()[FIG4].claims)
     assert all("(needed: " in line for line in lines[1::3])
     assert all(line.startswith("          seed 0: ") for line in lines[2::3])
@@ -42,7 +42,7 @@ def test_a_verdict_says_what_was_run_what_stood_in_and_whose_claim_it_is():
     records = Path(__file__).parents[2] / "records"
     words = ("check", "imani2022.fig7", "--size", "reduced", "--results", records)
     size, first, decider, *_ = call("study", *words).stdout.splitlines()
-    assert "ct_position. 5 seeds, 15 runs. Stand-in: CIFAR-10's first two" in size
+    assert "ct_position). 5 seeds, 15 runs. Stand-in: CIFAR-10's first two" in size
     assert "on a stand-in: after training" in first
     assert "(95 % interval " in decider
     assert "(weakened, Figure 7" in first

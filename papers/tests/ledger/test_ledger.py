@@ -153,9 +153,9 @@ def test_settings_are_those_that_were_run(tmp_path, monkeypatch):
     monkeypatch.setattr(_runs, "find_study", lambda _: study)
     runs = run_study(study, "lite", results=tmp_path, seeds=[101])
     assert size_text(study, "lite") == "lite"
-    assert size_text(study, "lite", runs) == "lite: seeds 1 of 5 (0.2)"
+    assert size_text(study, "lite", runs) == "lite: seeds 1 (paper: 5, ratio 0.2)"
     first = size_text(study, "lite", runs.where(scale=1.0))
-    assert first == "lite: scale 1 of 1, 2; seeds 1 of 5 (0.2)"
+    assert first == "lite: scale 1 (paper: 1, 2); seeds 1 (paper: 5, ratio 0.2)"
     assert size_text(study, "lite", Results(())) == "lite"
 
 

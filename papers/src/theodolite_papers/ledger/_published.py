@@ -131,15 +131,10 @@ class Difference:
         return None
 
     def __str__(self) -> str:
-        """``epochs 300 of 1,000 (0.3)``, or ``network A in place of B``."""
+        """``epochs 300 (paper: 1,000, ratio 0.3)``, or ``network A (paper: B)``."""
         ours, paper = setting_text(self.ours), setting_text(self.paper)
-        if self.ratio is None:
-            some = isinstance(self.paper, list) and set(map(str, _listed(self.ours))) < set(
-                map(str, self.paper)
-            )
-            between = "of" if some else "in place of"
-            return f"{self.name} {ours} {between} {paper}"
-        return f"{self.name} {ours} of {paper} ({self.ratio:.2g})"
+        ratio = "" if self.ratio is None else f", ratio {self.ratio:.2g}"
+        return f"{self.name} {ours} (paper: {paper}{ratio})"
 
 
 @dataclass(frozen=True)
