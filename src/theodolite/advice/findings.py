@@ -120,8 +120,8 @@ class CarryOver:
         low: lower end of its 95 % interval.
         high: upper end of its 95 % interval.
         wrong_labels: share of the training labels that differ from the true ones, if known.
-        losses: training and held-out loss with their numbers of sequences, if ``share`` is the part
-            of the fall of the loss since the first measurement that carries over.
+        losses: training and held-out loss with their numbers of sequences. ``share`` is then the
+            part of the fall of the training loss that carries over, since the first measurement.
         shift: accuracy of a linear probe that separates held-out from training inputs; None if it
             is at chance (one half).
         left_out: number of held-out examples that cannot judge: copies, or of new classes.

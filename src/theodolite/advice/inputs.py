@@ -3,8 +3,8 @@
 The rule uses these numbers, none of which depends on how the network fits its own labels:
 
 - the leave-one-out accuracy of nearest neighbours and of a linear probe on the raw inputs;
-- the same accuracy of neighbours in the first layer, if there are too many examples for this layer
-  to memorise (many more examples than numbers in one example);
+- the same accuracy of neighbours in the first layer, if this layer cannot memorise the examples:
+  there must be many more of them than numbers in one example;
 - chance, the share of the largest class.
 
 Later layers do not help: a network that memorises builds them from the labels in question. Inputs

@@ -1,7 +1,7 @@
 """Comparisons with plain autograd: gradients, kernels, their range, and finite numbers.
 
-The check (:mod:`theodolite.engine.check`) draws the examples and the weights. Here the weighted
-gradients of the batch are compared with those of plain autograd, for sums of gradients
+The check (:mod:`theodolite.engine.check`) draws the examples and the weights. This module compares
+the weighted gradients of the batch with those of plain autograd. It does so for sums of gradients
 (:func:`compare_gradients`), kernels (:func:`compare_kernels`) and their quadratic forms
 (:func:`compare_forms`). A kernel or a gradient outside the range of its dtype is refused.
 """

@@ -42,9 +42,9 @@ class VectorAlignment(StreamingMetric[VectorMoments]):
 
     Args:
         num_classes: Number of classes :math:`k`.
-        part: ``"class"`` for the k values, ``"in_class"`` for their mean over the classes where
-            they are defined, ``"overall"`` for all pairs of vectors whatever their class,
-            ``"contrast"`` for in-class minus overall.
+        part: ``"class"`` gives the k values, ``"in_class"`` their mean over the classes where they
+            are defined. ``"overall"`` is the alignment of all pairs of vectors, ``"contrast"`` is
+            in-class minus overall.
         zero: Value of a class, or of the whole stream, whose vectors are all zero, ``"nan"`` or
             ``"zero"``.
         kwargs: Keywords of ``torchmetrics.Metric``.

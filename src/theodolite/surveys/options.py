@@ -94,7 +94,8 @@ class SurveyOptions:
             and often too high.
         details: True adds covariances of all layers (not only the first), gradients of unit length,
             and heat maps of forward and backward kernels.
-        memory_limit: bytes that buffers may take, or a size such as "4GB".
+        memory_limit: bytes that buffers may take, or a size such as "4GB". None: half of the free
+            memory, and at most 4 GiB on a CPU.
         device: device for the inputs; None uses the device of the model.
         batch_size: largest number of examples in one pass; None for 256, or 1,000 on a GPU.
         batch_fn: turns an item of the data into a batch.

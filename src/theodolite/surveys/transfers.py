@@ -164,11 +164,12 @@ def transfer(
     """Rank models for a new task, with forecasts of fine-tuning and of more labels.
 
     Nothing is trained, and no held-out data are needed. No model may have been trained on these
-    labels: its forecasts would be far too good. Models are ranked by the leave-one-out
+    labels. Otherwise its forecast would be far too high. Models are ranked by the leave-one-out
     error of a regression with their exact tangent kernel and a new head, each weighted by half. If
     there are more labels than the kernel was measured on, the features of all layers replace it.
-    Their error is corrected by what the kernel gained on its examples. Models whose errors do not
-    differ significantly are a tie. Layers are compared by linear probes.
+    Their error on all labels is then multiplied by a ratio on the kernel's examples: the error of
+    the kernel over theirs. Models whose errors do not differ significantly are a tie. Layers are
+    compared by linear probes.
 
     Args:
         models: one model, a list, or a mapping from names. A model is a module, a callable that
