@@ -12,6 +12,7 @@ import torch
 
 import theodolite as th
 from tests.engine import hostile, zoo
+from tests.engine.networks.applied import APPLIED
 from tests.engine.networks.case import FUNCTIONS
 from tests.engine.networks.mixing import MIXING
 from tests.engine.networks.moving import MOVING
@@ -125,7 +126,7 @@ def row_of(out, case, one):
         out[~one.mask.bool()] = 0.0
     if case.pool == "mean" and out.dim() == 3:
         out = out.mean(1)
-    return out.reshape(1, -1)
+    return (torch.view_as_real(out) if out.is_complex() else out).reshape(1, -1)
 
 
 def assert_features(found, network):
@@ -210,7 +211,9 @@ def test_network(name, function):
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.parametrize("name", [network.name for network in (*MOVING, *MIXING, *OUTSIDE)])
+@pytest.mark.parametrize(
+    "name", [network.name for network in (*MOVING, *MIXING, *OUTSIDE, *APPLIED)]
+)
 def test_every_example_alone_is_a_proof(name, function):
     """No number that ``check="every"`` gives is wrong, and none is refused that is exact."""
     expected = TABLE[name].of(function)
