@@ -23,7 +23,14 @@ from theodolite.checks import require_choice, require_finite
 from theodolite.engine.batches import BATCH_SIZE, Batch, iterate_batches
 from theodolite.engine.hooks import capture_inputs, first_tensor
 from theodolite.engine.inputs import fitted_batches, require_model
-from theodolite.engine.layers import CONVOLUTIONS, Layers, is_matrix, select_layers, unwrap
+from theodolite.engine.layers import (
+    CONVOLUTIONS,
+    Layers,
+    is_matrix,
+    is_transposed_linear,
+    select_layers,
+    unwrap,
+)
 from theodolite.engine.patches import PatchGeometry
 from theodolite.engine.state import exact_arithmetic, model_device, require_fixed_mode, untouched
 from theodolite.errors import DomainError, ShapeError
@@ -220,13 +227,13 @@ def _require_ddof(ddof: int, count: int) -> None:
 def _weight_of(module: nn.Module) -> Tensor:
     """The weight with one row per neuron; GPT-2's ``Conv1D`` keeps one column per neuron."""
     weight = getattr(module, "weight", None)
-    transposed = getattr(module, "transposed", False)
+    transposed = getattr(module, "transposed", False)  # of convolutions
     if not isinstance(weight, Tensor) or weight.ndim < 2 or transposed:
         raise ShapeError(
             "module_or_weight: expected a linear or convolutional layer with one row of weights "
             f"per neuron, got {type(module).__name__}; pass the weight itself, (F, d)"
         )
-    return weight.mT if type(module).__name__ == "Conv1D" and hasattr(module, "nf") else weight
+    return weight.mT if is_transposed_linear(module) else weight
 
 
 @dataclass(frozen=True)
@@ -437,8 +444,6 @@ def input_samples(
 ) -> dict[str, Moments | RowSample]:
     """Like :func:`input_moments`, but keep the inputs themselves if they have fewer entries.
 
-    Layers that receive the same tensor share one result.
-
     Args:
         model: Any module, in evaluation mode; it is left as it was found.
         data: Anything that :func:`theodolite.engine.batches.iterate_batches` accepts.
@@ -456,16 +461,10 @@ def input_samples(
     modules = dict(plain.named_modules())
     moments: dict[str, Moments | RowSample] = {}
     mask: Tensor | None = None
-    last: _Seen | None = None
 
     def reduce(name: str, value: Tensor) -> Tensor:
-        nonlocal last
         known = moments.get(name)
-        if last is not None and last.serves(modules[name], value, known):
-            moments[name] = moments[last.name]
-            return value.new_empty(0)
         inputs = _Inputs.of(modules[name], value.detach(), mask, padding)
-        last = _Seen(name, modules[name], value, value._version, known)
         if few and not isinstance(known, Moments):
             kept = 0 if known is None else len(known.rows)
             if kept + inputs.count < inputs.width:
@@ -484,7 +483,6 @@ def input_samples(
             mask = batch.mask
             with capture_inputs(plain, names, reduce):
                 batch.run(plain)
-            last = None
     silent = [name for name in names if name not in moments]
     if silent:
         raise DomainError(
@@ -494,27 +492,6 @@ def input_samples(
     for part in moments.values():
         require_finite(inputs=part.rows if isinstance(part, RowSample) else part.total)
     return moments
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """The layer with the latest input, and what was known of its inputs before."""
-
-    name: str
-    module: nn.Module
-    value: Tensor
-    version: int
-    known: Moments | RowSample | None
-
-    def serves(self, module: nn.Module, value: Tensor, known: Moments | RowSample | None) -> bool:
-        """Whether another layer has multiplied the same rows so far."""
-        if self.value is not value or self.version != value._version or self.known is not known:
-            return False
-        one, other = self.module, module
-        if isinstance(one, CONVOLUTIONS) and isinstance(other, CONVOLUTIONS):
-            names = ("kernel_size", "stride", "padding", "dilation", "groups", "padding_mode")
-            return all(getattr(one, name) == getattr(other, name) for name in names)
-        return not isinstance(one, CONVOLUTIONS) and not isinstance(other, CONVOLUTIONS)
 
 
 def _names(model: nn.Module, layers: Layers) -> list[str]:

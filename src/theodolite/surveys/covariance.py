@@ -50,13 +50,10 @@ def measure_covariance(context: SurveyContext, record: RecordBuilder) -> None:
     for group in _groups(context, fitting):
         with context.step("covariance"):
             moments = _moments(context, group)
-        known: tuple[Moments | RowSample, Eigen] | None = None
         for layer in group:
             with context.step("covariance", layer):
-                found = moments.pop(layer.name)
-                if known is None or known[0] is not found:  # layers may share an input
-                    known = found, _directions(context, layer, found)
-                _layer_rows(context, record, layer, known[1], bases, pictures=layer == layers[0])
+                found = _directions(context, layer, moments.pop(layer.name))
+                _layer_rows(context, record, layer, found, bases, pictures=layer == layers[0])
     everything = context.plan.sizes["covariance"] is None
     record.routes["covariance"] = {
         "method": f"{_BASES} random bases",
