@@ -135,7 +135,7 @@ def test_a_missing_image_set_is_said_at_once_without_a_download(monkeypatch, tmp
 
     monkeypatch.setenv("THEODOLITE_DATA", str(tmp_path))
     monkeypatch.setattr(datasets, "load_dataset", never)
-    with pytest.raises(DataError, match=r"mnist\.npz, which does not exist; put an \.npz file"):
+    with pytest.raises(DataError, match=r"mnist\.npz, which does not exist\. With network access"):
         data.load_image_set("mnist")
 
 

@@ -298,13 +298,13 @@ class RunFolder:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / _ERROR).write_text(failure.reason + "\n", encoding="utf-8")
         if failures:
-            reasons = "; ".join(_reasons(failures)[:3])
+            reasons = ". ".join(_reasons(failures)[:3])
             if len(failures) == len(waiting):
                 raise StudyError(f"{self.study.id}: no run could be made: {reasons}")
             raise StudyError(
-                f"{self.study.id}: {len(failures)} of {len(waiting)} runs failed ({reasons}); "
-                f"finished runs and these errors are in {self.root}; run the command again to "
-                "repeat only the failed runs"
+                f"{self.study.id}: {len(failures)} of {len(waiting)} runs failed ({reasons}). "
+                f"Finished runs and these errors are in {self.root}. Run the command again to "
+                "repeat only the failed runs."
             )
 
 

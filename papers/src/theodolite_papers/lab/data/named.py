@@ -140,10 +140,10 @@ def _instructions(name: str, expected: ImageSet, file: Path, error: Exception | 
         missing = f"{name}: the download failed ({reason})"
     call = f"from theodolite_papers.lab.data import download_image_set as d; d({name!r})"
     return (
-        f"{missing}; put an .npz file there (or in another folder, named by THEODOLITE_DATA) with "
+        f'{missing}. With network access, run python -c "{call}". Without it, put an .npz file '
+        "there, or in the folder that THEODOLITE_DATA names. Its arrays are "
         f"x_train {(train, *expected.shape)} and x_test {(test, *expected.shape)} of uint8, "
-        f"y_train ({train},) and y_test ({test},) of integers 0..{expected.num_classes - 1}, or, "
-        f'with network access, run python -c "{call}"'
+        f"y_train ({train},) and y_test ({test},) of integers 0..{expected.num_classes - 1}"
     )
 
 
