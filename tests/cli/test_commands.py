@@ -161,15 +161,11 @@ def test_a_full_disk_does_not_lose_the_survey(data, tmp_path, full_disk):
     assert not (tmp_path / "run").exists()
 
 
-def test_progress_is_a_line_per_stage_where_there_is_no_terminal(data, tmp_path):
-    words = [*MLP[1:], *QUICK, "-o", str(tmp_path / "run")]
-    result = CliRunner().invoke(app, ["survey", MLP[0], str(data), *words])
-    stages = result.stderr.splitlines()
-    assert len(stages) == len(set(stages))
-    assert {"kernel", "gradient"} <= set(stages)
-    words[-1] += "-json"
-    quiet = CliRunner().invoke(app, ["survey", MLP[0], str(data), *words, "--json"])
-    assert (quiet.exit_code, quiet.stderr) == (0, "")
+def test_a_short_survey_says_nothing_where_there_is_no_terminal(data, tmp_path):
+    for more in ([], ["--json"]):
+        words = [*MLP[1:], *QUICK, "-o", str(tmp_path / "run"), *more]
+        result = CliRunner().invoke(app, ["survey", MLP[0], str(data), *words])
+        assert (result.exit_code, result.stderr) == (0, "")
 
 
 def test_weights_come_from_the_checkpoint(data, tmp_path):

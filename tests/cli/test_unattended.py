@@ -76,13 +76,13 @@ def test_models_in_worker_processes_write_only_what_was_named(place):
     assert {name.split("/")[:2] == ["work", "out"] for name in files(place) - before} == {True}
 
 
-# Python ends with 120 where it cannot flush a standard stream.
+# Python ends with 120 where it cannot flush a standard stream. A short survey writes nothing there.
 @pytest.mark.parametrize(
     ("log", "code"), [("<&- 2>&-", 0), ("2>/dev/full", 120)], ids=["closed", "full disk"]
 )
 def test_commands_need_no_standard_error(place, log, code):
     survey = ["survey", "net.py:build", "data.npz", "--family", "kernel", "-o", "one"]
-    assert "record one\n" in run(place, *survey, shell=log, codes=(code,))
+    assert "record one\n" in run(place, *survey, shell=log)
     transfer = ["transfer", "data.npz", "a=net.py:build", "b=net.py:build", "--no-tangent"]
     transfer += ["--workers", "2", "-o", "two"]
     assert "record two\n" in run(place, *transfer, shell=log, codes=(code,))

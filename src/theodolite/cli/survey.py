@@ -17,7 +17,6 @@ from theodolite.cli.terminal import (
     fail_on,
     keyword_arguments,
     print_json,
-    progress_bar,
     require_conditions,
     require_writable,
     run_document,
@@ -209,16 +208,15 @@ def survey(  # one parameter per option is how typer reads a command
         require_fit(network, given, readout)  # unlike the survey's error, this one names options
         options |= {"device": place, "name": name or given.name, "split": given.split}
         options |= {"classes": given.classes or None}
-        with progress_bar(shown=not json_ and _is_first(), stage=_stage, estimate=False) as show:
-            result = surveys.survey(
-                network,
-                given.batch,
-                held_out=others,
-                truth=labels,
-                seconds=seconds or None,
-                progress=show,
-                options={key: value for key, value in options.items() if value is not None},
-            )
+        result = surveys.survey(
+            network,
+            given.batch,
+            held_out=others,
+            truth=labels,
+            seconds=seconds or None,
+            progress=False if json_ else "auto",
+            options={key: value for key, value in options.items() if value is not None},
+        )
     files = Files()
     files.folder = files.write(lambda: result.save(folder, overwrite=overwrite))
     files.report = files.write(lambda: result.to_html((files.folder or folder) / "report.html"))
@@ -251,11 +249,6 @@ def _image_sides(text: str | None) -> tuple[int, ...] | None:
     if re.fullmatch(r"\d+(x\d+){1,2}", text.lower()) is None:
         raise CommandError(f"--image-shape: expected HxW or CxHxW, e.g. 8x8, got {text!r}")
     return tuple(int(side) for side in text.lower().split("x"))
-
-
-def _stage(text: str) -> str:
-    """The family in a text with family, layer and remaining time."""
-    return text.split()[0]
 
 
 def _word(text: str) -> str:

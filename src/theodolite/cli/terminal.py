@@ -143,42 +143,34 @@ class Files:
 
 
 @contextmanager
-def progress_bar(
-    *, shown: bool, stage: Callable[[str], str] = str, estimate: bool = True
-) -> Iterator[Show]:
+def progress_bar(*, shown: bool) -> Iterator[Show]:
     """A function of (finished share, text); it does nothing unless ``shown``.
 
     It writes to standard error, so that standard output holds only results. A terminal gets a bar
-    with the time left. A file or a pipe gets one line for each stage.
-
-    Args:
-        shown: whether to show anything.
-        stage: text -> the stage that it belongs to.
-        estimate: whether to add the time left; False if the text already has it.
+    with the time left. A file or a pipe gets one line for each text.
     """
     if not shown:
         yield lambda _fraction, _text: None
     elif hasattr(sys.stderr, "isatty") and sys.stderr.isatty():
-        with _drawn_bar(estimate) as show:
+        with _drawn_bar() as show:
             yield show
     else:
-        yield _line_per_stage(stage)
+        yield _line_per_text()
 
 
-def _line_per_stage(stage: Callable[[str], str]) -> Show:
-    printed: set[str] = set()
+def _line_per_text() -> Show:
+    printed = {""}
 
     def show(_fraction: float, text: str) -> None:
-        current = stage(text) if text else ""
-        if current and current not in printed:
-            printed.add(current)
-            _say(current)
+        if text not in printed:
+            printed.add(text)
+            _say(text)
 
     return show
 
 
 @contextmanager
-def _drawn_bar(estimate: bool) -> Iterator[Show]:
+def _drawn_bar() -> Iterator[Show]:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -188,9 +180,9 @@ def _drawn_bar(estimate: bool) -> Iterator[Show]:
         TimeRemainingColumn,
     )
 
-    columns = [BarColumn(), TimeElapsedColumn(), *[TimeRemainingColumn()] * estimate]
     text = TextColumn("{task.description}", markup=False)
-    with Progress(*columns, text, console=Console(stderr=True), transient=True) as bar:
+    columns = (BarColumn(), TimeElapsedColumn(), TimeRemainingColumn(), text)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=1.0)
         yield lambda done, what: bar.update(task, completed=done, description=what)
 
