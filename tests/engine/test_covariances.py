@@ -8,6 +8,7 @@ from tests.reference import patches as reference
 from theodolite.engine import input_moments, input_samples, patch_covariance, weight_covariance
 from theodolite.engine.covariances import _prefers_shifts
 from theodolite.engine.patches import PatchGeometry
+from theodolite.errors import DomainError, DtypeError
 from theodolite.linalg import Moments, RowSample
 
 # kernel, stride, padding, dilation
@@ -263,3 +264,21 @@ def test_inputs_are_those_of_the_call_also_if_they_change_in_place_afterwards(ge
     found = input_samples(Heads(), x, batch_size=8)
     torch.testing.assert_close(found["second"].covariance(), found["first"].covariance())
     torch.testing.assert_close(found["third"].covariance(), 4 * found["first"].covariance())
+
+
+def test_complex_layers_are_left_out_or_refused():
+    class Waves(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 3, dtype=torch.complex128)
+            self.head = nn.Linear(3, 2).double()
+
+        def forward(self, x):
+            return self.head(self.inner(torch.fft.fft(x)).abs())
+
+    model, x = Waves(), torch.randn(6, 4, dtype=torch.float64)
+    assert list(input_moments(model, x)) == ["head"]
+    with pytest.raises(DomainError, match="expected real weights, got complex128 in 'inner'"):
+        input_moments(model, x, "inner")
+    with pytest.raises(DtypeError, match="expected real numbers, got complex128"):
+        weight_covariance(model.inner)

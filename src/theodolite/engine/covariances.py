@@ -33,7 +33,7 @@ from theodolite.engine.layers import (
 )
 from theodolite.engine.patches import PatchGeometry
 from theodolite.engine.state import exact_arithmetic, model_device, require_fixed_mode, untouched
-from theodolite.errors import DomainError, ShapeError
+from theodolite.errors import DomainError, DtypeError, ShapeError
 from theodolite.linalg import Moments, RowSample, array_function, double
 
 _CHUNK_BYTES = 8 * 2**20  # of images or patches that are processed together
@@ -213,6 +213,13 @@ def _row_covariance(weights: list[Tensor], centered: bool, ddof: int) -> Float[T
             "weights: expected one row per neuron and rows of one length, (F, d) or "
             f"(F, channels, *kernel), got shapes {shapes or 'of nothing'}"
         )
+    for weight in weights:
+        if weight.is_complex():
+            dtype = str(weight.dtype).removeprefix("torch.")
+            raise DtypeError(
+                f"weights: expected real numbers, got {dtype}; pass torch.view_as_real(weight), "
+                "with two numbers for each"
+            )
     rows = torch.cat([double(weight.detach().flatten(1)) for weight in weights])
     require_finite(weights=rows)
     _require_ddof(ddof, len(rows))
@@ -509,6 +516,11 @@ def _names(model: nn.Module, layers: Layers) -> list[str]:
             raise DomainError(
                 f"layers: expected weights with numbers, got shape {tuple(weight.shape)} in "
                 f"{name!r}; leave this layer out"
+            )
+        if isinstance(weight, Tensor) and weight.is_complex():
+            dtype = str(weight.dtype).removeprefix("torch.")
+            raise DomainError(
+                f"layers: expected real weights, got {dtype} in {name!r}; leave this layer out"
             )
         raise DomainError(
             f"layers: expected linear or convolutional layers, got {name!r}, a "

@@ -24,10 +24,10 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def is_matrix(module: nn.Module) -> bool:
-    """Linear, convolution, or the transposed linear layer of GPT-2, if its weight has numbers."""
+    """Linear, convolution, or GPT-2's transposed linear layer, if its weight has real numbers."""
     known = isinstance(module, (nn.Linear, *CONVOLUTIONS)) or is_transposed_linear(module)
     weight = module.weight if known else None
-    return isinstance(weight, Tensor) and weight.numel() > 0
+    return isinstance(weight, Tensor) and weight.numel() > 0 and not weight.is_complex()
 
 
 def is_transposed_linear(module: nn.Module) -> bool:
