@@ -590,7 +590,8 @@ def feature_chunks(
     Args:
         model: Any module, in evaluation mode; it is left as it was found.
         data: Anything that :func:`theodolite.engine.batches.iterate_batches` accepts.
-        layers: Names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
+        layers: Names, patterns or a predicate; ``"*"`` takes layers with parameters of their own
+            that give one row per example.
         pool: How an output becomes a vector: ``"flatten"``, ``"mean"``, ``"max"``, ``"cls"``,
             ``"last"`` or a function of the output; padded tokens never count.
         read: ``"next"`` reads the input of the next layer, after the normalisation and activation
@@ -647,7 +648,8 @@ def features(
         model: Any module, in evaluation mode; it is left as it was found.
         data: Anything that :func:`theodolite.engine.batches.iterate_batches` accepts. Inputs of
             another dtype than the model's are cast, with a warning.
-        layers: Names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
+        layers: Names, patterns or a predicate; ``"*"`` takes layers with parameters of their own
+            that give one row per example.
         pool: How an output becomes a vector, see :func:`feature_chunks`.
         read: Where a layer is read, see :func:`feature_chunks`.
         batch_size: Split batches into parts of at most this many examples; None keeps them.
@@ -727,7 +729,8 @@ def feature_moments(
     Args:
         model: Any module, in evaluation mode; it is left as it was found.
         data: Anything that :func:`theodolite.engine.batches.iterate_batches` accepts.
-        layers: Names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
+        layers: Names, patterns or a predicate; ``"*"`` takes layers with parameters of their own
+            that give one row per example.
         pool: How an output becomes a vector, see :func:`feature_chunks`.
         read: Where a layer is read, see :func:`feature_chunks`.
         batch_size: Split batches into parts of at most this many examples; None keeps them.
@@ -803,7 +806,8 @@ def feature_grams(
         model: Any module, in evaluation mode; it is left as it was found.
         data: Anything that :func:`theodolite.engine.batches.iterate_batches` accepts. The inputs of
             all examples are kept in memory.
-        layers: Names, patterns or a predicate; ``"*"`` takes layers with parameters of their own.
+        layers: Names, patterns or a predicate; ``"*"`` takes layers with parameters of their own
+            that give one row per example.
         pool: How an output becomes a vector, see :func:`feature_chunks`.
         read: Where a layer is read, see :func:`feature_chunks`.
         center: Remove the mean feature: :math:`HKH`, in float64. The mean is subtracted before the
