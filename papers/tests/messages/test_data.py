@@ -251,7 +251,9 @@ def test_offline_downloads_say_why(monkeypatch, tmp_path):
 
     monkeypatch.setenv("THEODOLITE_DATA", str(tmp_path))
     monkeypatch.setitem(sys.modules, "datasets", Offline)
-    with pytest.raises(DataError, match=r"download failed \(ConnectionError: no route\)\. With network access"):
+    with pytest.raises(
+        DataError, match=r"download failed \(ConnectionError: no route\)\. With network access"
+    ):
         data.download_image_set("mnist")
 
 

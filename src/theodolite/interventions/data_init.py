@@ -15,7 +15,6 @@ from theodolite.engine.state import evaluating
 from theodolite.errors import DomainError, ShapeError, UnknownNameError
 from theodolite.interventions.filters import (
     Directions,
-    Select,
     Tau,
     eigenvector_filters,
     sample_filters,
@@ -38,8 +37,6 @@ def covariance_init_(
     *,
     filters: Literal["auto", "sampled", "eigenvectors"] = "auto",
     tau: Tau = "f2",
-    select: Select = "top",
-    first: int | Mapping[str, int] = 1,
     covariances: Mapping[str, Float[Tensor, "d d"]] | None = None,
     match_norms: bool = True,
     generator: torch.Generator | None = None,
@@ -70,8 +67,6 @@ def covariance_init_(
             function. With fewer numbers than directions the others are left out. A function gets
             the data's standard deviations along all directions; it may be a measured transfer
             function.
-        select: directions from the largest eigenvalue down (``"top"``) or from the smallest up.
-        first: place of the first direction used, counted from 1; one number or one per layer.
         covariances: layer -> covariance of weights to draw from instead, for instance of learned
             weights (:func:`theodolite.engine.weight_covariance`). Without ``layers`` only these
             layers are filled.
@@ -103,14 +98,12 @@ def covariance_init_(
     chosen = list(given) if layers is None and given else layers
 
     def make(name: str, covariance: Tensor, count: int) -> Tensor:
-        enough = name not in given and count <= len(covariance) - first_of(first, name) + 1
+        enough = name not in given and count <= len(covariance)
         if filters == "eigenvectors" or (filters == "auto" and enough):
-            along = Directions(count, select, first_of(first, name))
+            along = Directions(count)
             return filters_from_eigenvectors(name, covariance, along, tau=tau, generator=generator)
         if name not in given:
-            rank = min(count, len(covariance) - first_of(first, name) + 1)
-            along = Directions(max(rank, 1), select, first_of(first, name))
-            covariance = _weight_covariance(covariance, along, tau)
+            covariance = _weight_covariance(covariance, count, tau)
         return sample_filters(covariance, count, generator=generator)
 
     return initialize_layers_(model, images, chosen, given, make, match_norms)
@@ -126,16 +119,11 @@ def filters_from_eigenvectors(
         raise ShapeError(f"layer {name!r}: {error}") from None
 
 
-def first_of(first: int | Mapping[str, int], name: str) -> int:
-    """Rank of the first direction of a layer."""
-    return first if isinstance(first, int) else first.get(name, 1)
-
-
-def _weight_covariance(covariance: Tensor, along: Directions, tau: Tau) -> Tensor:
+def _weight_covariance(covariance: Tensor, count: int, tau: Tau) -> Tensor:
     """The sum of tau^2 e e^T; if tau is a function, it chooses the directions."""
-    if callable(tau) and not isinstance(tau, str):
-        along = Directions(len(covariance) - along.first + 1, along.select, along.first)
-    values, vectors = along.of(covariance)
+    free = callable(tau) and not isinstance(tau, str)
+    size = len(covariance)
+    values, vectors = Directions(size if free else min(count, size)).of(covariance)
     scaled = vectors * tau_values(tau, values, exact=False)
     return scaled @ scaled.mT
 

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from theodolite.engine.layers import Layers
 from theodolite.interventions.data_init import (
     filters_from_eigenvectors,
-    first_of,
     initialize_layers_,
 )
 from theodolite.interventions.filters import Directions, Select, Signs, Tau
@@ -65,7 +64,8 @@ def eigenvector_init_(
     """
 
     def make(name: str, covariance: Tensor, count: int) -> Tensor:
-        along = Directions(count, select, first_of(first, name))
+        start = first if isinstance(first, int) else first.get(name, 1)
+        along = Directions(count, select, start)
         return filters_from_eigenvectors(
             name, covariance, along, tau=tau, signs=signs, generator=generator
         )
