@@ -38,7 +38,14 @@ from theodolite.engine.hooks import (
     follow_layers,
 )
 from theodolite.engine.inputs import fitted_batches, require_model
-from theodolite.engine.layers import LayerMapping, Layers, layers_text, select_layers, unwrap
+from theodolite.engine.layers import (
+    LayerMapping,
+    Layers,
+    layers_text,
+    owner_of,
+    select_layers,
+    unwrap,
+)
 from theodolite.engine.one_by_one import (
     require_same_one_by_one,
     require_same_outputs_again,
@@ -562,8 +569,8 @@ def _takes_hooks(module: nn.Module) -> bool:
 def _candidates(model: nn.Module, layers: Layers) -> list[str]:
     if layers != "*":
         return select_layers(model, layers)
-    owners = (name.rpartition(".")[0] for name, _ in model.named_parameters(remove_duplicate=False))
-    names = dict.fromkeys(name.partition("parametrizations.")[0].rstrip(".") for name in owners)
+    named = model.named_parameters(remove_duplicate=False)
+    names = dict.fromkeys(owner_of(name) for name, _ in named)
     modules = dict(model.named_modules(remove_duplicate=False))
     seen = [name for name in names if _takes_hooks(modules[name])]
     if not seen and names:
@@ -758,7 +765,6 @@ def feature_moments(
 
 _USABLE = 0.8  # of a limit: libraries below torch make their own copies
 _LIVE_RESULTS = 6  # results of operations that exist at one time
-_PRODUCT_ROWS = 512  # rows of a product inside a tile; skips half of the square and is still fast
 
 
 @dataclass(frozen=True)
@@ -942,7 +948,7 @@ class _GramTiles:
             last += 1
         buffers = self._buffers(range(index, last), stop - start)
         for name, buffer in buffers.items():
-            _fill_square(self.grams[name][start:stop, start:stop], buffer)
+            torch.mm(buffer, buffer.mT, out=self.grams[name][start:stop, start:stop])
         self._fill_later(buffers, last, start, stop)
         return last, stop
 
@@ -968,12 +974,3 @@ class _GramTiles:
                 self.grams[name][start:stop, position : position + len(rows)] = block
                 self.grams[name][position : position + len(rows), start:stop] = block.mT
             position += len(self.batches[batch])
-
-
-def _fill_square(gram: Tensor, rows: Tensor) -> None:
-    """``rows @ rows.T`` into ``gram``: lower block rows by products, the rest by symmetry."""
-    for low in range(0, len(rows), _PRODUCT_ROWS):
-        high = min(low + _PRODUCT_ROWS, len(rows))
-        block = rows[low:high] @ rows[:high].mT
-        gram[low:high, :high] = block
-        gram[:low, low:high] = block[:, :low].mT

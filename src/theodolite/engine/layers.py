@@ -160,7 +160,7 @@ def _owned(
         }
     else:
         owners = (
-            dict.fromkeys(_owner(name) for name in chosen)
+            dict.fromkeys(owner_of(name) for name in chosen)
             if layers == "*"
             else dict.fromkeys(select_layers(model, layers))
         )
@@ -179,7 +179,7 @@ def _owned(
     return kept
 
 
-def _owner(parameter: str) -> str:
+def owner_of(parameter: str) -> str:
     """The layer of a parameter; the original of a re-parametrised weight belongs to its layer."""
     module = parameter.rpartition(".")[0]
     return module.partition("parametrizations.")[0].rstrip(".")
