@@ -4,6 +4,7 @@ import platform
 import random
 import subprocess
 import sys
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -175,6 +176,17 @@ def test_attention_is_the_same_with_gradients_and_without():
     model, x = Padded().eval(), torch.randn(5, 3, 4)
     found = th.features(model, x, ["head"], read="raw")["head"]
     torch.testing.assert_close(found, torch.cat([model(row[None]) for row in x]).detach())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_recurrent_layers_run_without_cudnn_which_has_no_backward_pass_in_evaluation_mode(fails):
+    model = nn.Sequential(nn.LSTM(2, 3)).eval()
+    with suppress(ZeroDivisionError), untouched(model):
+        assert not torch.backends.cudnn.enabled
+        _ = 1 / (0 if fails else 1)
+    assert torch.backends.cudnn.enabled
+    with untouched(nn.Linear(2, 2)):
+        assert torch.backends.cudnn.enabled
 
 
 def test_an_exported_model_is_measured_and_its_layers_are_not_read():

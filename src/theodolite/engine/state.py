@@ -43,9 +43,9 @@ def untouched(model: nn.Module) -> Iterator[None]:
 
     Training flags, buffers, ``.grad`` fields and random states (of torch, Python and NumPy) are
     restored, also after an error. Compiled code runs eagerly, so that its calls can be recorded.
-    Attention uses the same path with and without gradients. An inner block for the same
-    model does not save the state again. Threads take turns: each waits until the block of another
-    thread has ended.
+    Attention uses the same path with and without gradients, and recurrent layers do not use cuDNN.
+    An inner block for the same model does not save the state again. Threads take turns: each waits
+    until the block of another thread has ended.
     """
     outer = _guarded.get()
     if any(model is other for other in outer):
@@ -63,6 +63,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
             torch.inference_mode(False),
             torch.enable_grad(),
             _every_call_visible(),
+            _recurrence_with_gradients(flags),
         ):
             token = _guarded.set((*outer, model))
             try:
@@ -95,6 +96,20 @@ def _every_call_visible() -> Iterator[None]:
     finally:
         torch.set_autocast_cache_enabled(cached)
         torch.backends.mha.set_fastpath_enabled(fast)
+
+
+@contextmanager
+def _recurrence_with_gradients(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Switch off cuDNN for recurrent layers: it has no backward pass in evaluation mode."""
+    if not any(isinstance(module, nn.RNNBase) for module in modules):
+        yield
+        return
+    enabled = torch.backends.cudnn.enabled
+    torch.backends.cudnn.enabled = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.enabled = enabled
 
 
 @contextmanager
