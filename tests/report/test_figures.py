@@ -229,7 +229,7 @@ def test_a_family_of_some_steps_is_drawn_at_its_own():
     profile = chart_of(group, "tangent-tangent-alignment")
     chart = profile.payload("0", group.steps)
     assert (len(chart["states"]), chart["frames"]) == (4, [0, 0, 0, 0, 1, 1, 1, 1, 2, 3])
-    assert profile.finding(700).endswith("; numbers of step 400.")
+    assert profile.finding(700).endswith(" Numbers are those of step 400.")
     assert "numbers of" not in profile.finding(800)
     features = step_maps(group, "gradient", "feature_omega_contrast").panels[0]
     assert features.layout["xaxis"]["ticktext"] == columns["kernel"]

@@ -246,7 +246,7 @@ def test_a_run_that_was_not_closed_shows_the_latest_numbers_of_every_family():
     assert cell["text"] == shown(row["value"])
     assert cell["where"].split(",")[1] == "4"
     text = page_html([run])
-    assert text.count("numbers of step 4.") >= 1
+    assert text.count("Numbers are those of step 4.") >= 1
 
 
 def without(record, *families):

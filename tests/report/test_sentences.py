@@ -30,8 +30,8 @@ def group_with(*arguments, **more):
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ([0.1, 0.2, 0.4], "rises from l0 (0.100) to l2 (0.400); highest in l2"),
-        ([0.4, 0.5, 0.1], "falls from l0 (0.400) to l2 (0.100); highest in l1"),
+        ([0.1, 0.2, 0.4], "rises from l0 (0.100) to l2 (0.400)."),
+        ([0.4, 0.5, 0.1], "falls from l0 (0.400) to l2 (0.100). It is highest in l1"),
         ([0.4, 0.3, 0.41], "level from input to output"),
         ([0.4, math.nan, 0.1], "falls from l0 (0.400) to l2 (0.100)"),
     ],
@@ -58,10 +58,10 @@ def test_a_number_of_the_kernel_family_names_its_layer():
 def test_chance_is_counted_in_its_own_standard_deviations():
     more = {"null_mean": 0.1, "null_sd": 0.05}
     group = group_with("kernel", "cka_target", [0.15, 0.19, 0.21, 0.5], **more)
-    assert "more aligned than chance in 2 of 4 layers" in family_sentence(group, "kernel")
+    assert "2 of 4 layers are more aligned than chance." in family_sentence(group, "kernel")
     more = {"null_mean": 1.0, "null_sd": 0.1}
     group = group_with("covariance", "relative_misalignment", [0.7, 0.9, 1.5], **more)
-    assert "more aligned than chance in 1 of 3 layers" in family_sentence(group, "covariance")
+    assert "1 of 3 layers is more aligned than chance." in family_sentence(group, "covariance")
 
 
 def test_a_layer_within_chance_is_not_singled_out():
@@ -70,7 +70,7 @@ def test_a_layer_within_chance_is_not_singled_out():
     for runs in ([run], [run, replace(run, name="other")]):
         text = family_sentence(groups_of(runs, 60)[0], "covariance")
         assert "eights of l0 are 30 % less misaligned" in text
-        assert "more aligned than chance in 1 of 2 layers" in text
+        assert "1 of 2 layers is more aligned than chance." in text
 
 
 def test_a_second_run_is_compared_layer_by_layer():
@@ -110,7 +110,7 @@ def test_a_history_tells_what_changed_most():
         for layer in group.layers
     }
     layer = max(changes, key=lambda name: abs(changes[name]))
-    assert f"largest change since step 0 in {layer}: " in family_sentence(group, "kernel")
+    assert f"largest change since step 0 is in {layer}: " in family_sentence(group, "kernel")
     assert "at 4 steps from 0 to 1000" in opening_sentence(group)
 
 
@@ -170,7 +170,7 @@ def test_the_opening_says_of_which_step_the_loss_is():
 def test_infinite_numbers_are_told():
     group = group_with("representation", "predicted_steps", [10.0, math.inf, 30.0])
     text = profile_sentence(group, "representation", "predicted_steps")
-    assert text == "Highest in l2 (30.0), lowest in l0 (10.0); infinite in l1."
+    assert text == "Highest in l2 (30.0), lowest in l0 (10.0). It is infinite in l1."
 
 
 def test_numbers_of_the_whole_model_come_with_their_meaning():

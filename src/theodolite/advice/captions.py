@@ -42,15 +42,16 @@ def family_sentence(group: Group, family: str, step: int | None = None) -> str:
     scores = scores_of(run, step, family, values)
     beyond = {layer: v for layer, v in values.items() if scores.get(layer, 0) > CHANCE}
     # The lowest misalignment often belongs to a layer with few filters, where it is chance.
-    text = _DESCRIPTIONS[family](beyond if beyond and family == "covariance" else values)
+    who = f"{plain(run.name)}: " if len(group.runs) > 1 else ""
+    parts = [who + _DESCRIPTIONS[family](beyond if beyond and family == "covariance" else values)]
     if scores:
         read = " with enough filters" if family == "covariance" and moment.unreadable else ""
-        text += f"; more aligned than chance in {_share(len(beyond), len(scores))}{read}"
+        share, verb = _share(len(beyond), len(scores)), "is" if len(scores) == 1 else "are"
+        verb = "is" if len(beyond) in (1, len(scores)) else verb
+        parts += [f"{share[0].upper()}{share[1:]}{read} {verb} more aligned than chance"]
     if len(group.runs) == 1:
-        text += _since_start(run, step, family) + _dated(run, moment, step)
-    parts = [text, *_other_runs(group, run, family, measure, step)]
-    who = f"{plain(run.name)}: " if len(group.runs) > 1 else ""
-    return paragraph(group, [who + "; ".join(part for part in parts if part)])
+        parts += [_since_start(run, step, family), _dated(run, moment, step)]
+    return paragraph(group, [*parts, *_other_runs(group, run, family, measure, step)])
 
 
 def profile_sentence(group: Group, family: str, measure: str, step: int | None = None) -> str:
@@ -65,13 +66,13 @@ def profile_sentence(group: Group, family: str, measure: str, step: int | None =
         if math.isinf(moment.value(family, measure, name))
     ]  # fmt: skip
     parts = [_extremes(values)] if values else []
-    parts += [f"infinite in {', '.join(endless)}"] if endless else []
+    parts += [f"{'It is i' if values else 'i'}nfinite in {', '.join(endless)}"] if endless else []
     if not parts:
         at = group.steps[-1] if step is None else step
         return f"Not measured at step {at}." if group.is_history else ""
-    parts += _other_runs(group, run, family, measure, step)
-    who = f"{plain(run.name)}: " if len(group.runs) > 1 else ""
-    return paragraph(group, [who + "; ".join(parts) + _dated(run, moment, step)])
+    parts[0] = (f"{plain(run.name)}: " if len(group.runs) > 1 else "") + parts[0]
+    others = _other_runs(group, run, family, measure, step)
+    return paragraph(group, [*parts, _dated(run, moment, step), *others])
 
 
 def numbers_sentence(
@@ -261,12 +262,12 @@ def _since_start(run: RunView, step: int | None, family: str) -> str:
         return ""
     name = max(known, key=lambda layer: abs(known[layer][1] - known[layer][0]))
     change = " → ".join(shown(value) for value in known[name])
-    return f"; largest change since step {start.step} in {layer_words(name)}: {change}"
+    return f"The largest change since step {start.step} is in {layer_words(name)}: {change}"
 
 
 def _dated(run: RunView, moment: Moment, step: int | None) -> str:
     """Name the step of the numbers if it is not the requested step."""
-    return "" if moment is run.at(step) else f"; numbers of step {moment.step}"
+    return "" if moment is run.at(step) else f"Numbers are those of step {moment.step}"
 
 
 def _extremes(values: Values) -> str:
@@ -289,7 +290,10 @@ def _representation(values: Values) -> str:
         word = "rises" if last > first else "falls"
         trend = f"{word} from {_named(values, layers[0])} to {_named(values, layers[-1])}"
     top = max(values, key=values.__getitem__)
-    return f"label alignment {trend}; highest in {_named(values, top)}"
+    ends = trend.startswith(("rises", "falls")) and values[top] in (first, last)
+    return f"label alignment {trend}" + (
+        "" if ends else f". It is highest in {_named(values, top)}"
+    )
 
 
 def _covariance(values: Values) -> str:
