@@ -350,8 +350,6 @@ class Dense:
         own_rows: Whether the tensor has one part per example and only this part is returned.
         axis: The axis of these parts in the tensor.
         needs: Tensors that must not be overwritten before the backward pass.
-        joint_example_gradients: The same for several outputs at once, from (outputs, n, ...) to
-            (outputs, n, ...); None if this needs a vectorised call.
     """
 
     example_gradients: Callable[[Any], Tensor]
@@ -359,7 +357,6 @@ class Dense:
     own_rows: bool = False
     axis: Axis | None = None
     needs: tuple[Tensor, ...] = ()
-    joint_example_gradients: Callable[[Tensor], Tensor] | None = None
 
 
 Structure = Outer | Lookup | Dense

@@ -406,8 +406,6 @@ class DenseCollector(Collector):
 
 def _joint_example_gradients(structure: Any, gradients: Tensor) -> Tensor:
     """Gradients of every example, (outputs, n, ...), from those of several outputs."""
-    if structure.joint_example_gradients is not None:
-        return structure.joint_example_gradients(gradients)
     try:
         return quiet_vmap(structure.example_gradients)(gradients)
     except RuntimeError:  # an operation that cannot be vectorised

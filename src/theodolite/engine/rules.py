@@ -90,8 +90,8 @@ def _rows_to_output_grads(call: Call) -> ToOutputGrads:
     return to_output_grads
 
 
-def _bias(call: Call) -> Structure:
-    to_output_grads = _rows_to_output_grads(call)
+def _bias(to_output_grads: ToOutputGrads) -> Structure:
+    """A vector that is added at every position."""
     return Dense(lambda gradient: to_output_grads(gradient).sum(2), to_output_grads=to_output_grads)
 
 
@@ -107,7 +107,7 @@ def linear(call: Call) -> Structure | None:
     """``linear(input, weight, bias)``: weight (C, D), any number of axes before D."""
     bound = call.bind("input", "weight", "bias", bias=None)
     if bound["bias"] is call.source:
-        return _bias(call)
+        return _bias(_rows_to_output_grads(call))
     if bound["weight"] is not call.source or call.source.dim() != 2:
         return None
     return _matrix(call, bound["input"], call.source.shape[0], transposed=False)
@@ -120,7 +120,7 @@ def addmm(call: Call) -> Structure | None:
     if bound["beta"] != 1 or bound["alpha"] != 1:
         return None
     if bound["input"] is call.source and call.source.dim() == 1:
-        return _bias(call)
+        return _bias(_rows_to_output_grads(call))
     if bound["mat2"] is not call.source:
         return None
     return _matrix(call, bound["mat1"], call.source.shape[1], transposed=True)
@@ -173,9 +173,7 @@ def convolution(call: Call) -> Structure | None:
         return None
     to_output_grads = _maps_to_output_grads(call)
     if bound["bias"] is call.source:
-        return Dense(
-            lambda gradient: to_output_grads(gradient).sum(2), to_output_grads=to_output_grads
-        )
+        return _bias(to_output_grads)
     geometry = _geometry(bound)
     if weight is not call.source or geometry is None:
         return None
@@ -330,16 +328,7 @@ def _trailing(
         product = gradient if is_bias else gradient * normalized(inputs)
         return call.split_result(product).reshape(call.examples, -1, *shape).sum(1)
 
-    def joint_example_gradients(gradients: Tensor) -> Tensor:
-        products = gradients if is_bias else gradients * normalized(inputs)
-        return products.reshape(len(products), call.examples, -1, *shape).sum(2)
-
-    needs = () if is_bias else (inputs,)
-    return Dense(
-        example_gradients,
-        needs=needs,
-        joint_example_gradients=joint_example_gradients if _one_row_each(call, inputs) else None,
-    )
+    return Dense(example_gradients, needs=() if is_bias else (inputs,))
 
 
 def _channels(
@@ -354,21 +343,7 @@ def _channels(
         parts = call.split_result(product)  # (n, k, channels, ...)
         return parts.flatten(3).sum((1, 3)) if parts.dim() > 3 else parts.sum(1)
 
-    def joint_example_gradients(gradients: Tensor) -> Tensor:
-        products = gradients if is_bias else gradients * normalized()
-        return products.flatten(3).sum(3) if products.dim() > 3 else products
-
-    needs = () if is_bias else (inputs,)
-    return Dense(
-        example_gradients,
-        needs=needs,
-        joint_example_gradients=joint_example_gradients if _one_row_each(call, inputs) else None,
-    )
-
-
-def _one_row_each(call: Call, inputs: Tensor) -> bool:
-    """Whether every row of the result is one example."""
-    return call.examples > 1 and call.result_axes[0] == Axis(0) and len(inputs) == call.examples
+    return Dense(example_gradients, needs=() if is_bias else (inputs,))
 
 
 @register_rule(
