@@ -57,13 +57,14 @@ def untouched(model: nn.Module) -> Iterator[None]:
         parameters = (p for module in flags for p in module._parameters.values())
         grads = {p: p.grad for p in parameters if p is not None}
         devices = {p.device for p in grads if p.is_cuda}
+        has_recurrence = any(isinstance(module, nn.RNNBase) for module in flags)
         with (
             _preserved_tensors(flags),
             preserved_randomness(devices),
             torch.inference_mode(False),
             torch.enable_grad(),
             _every_call_visible(),
-            _recurrence_with_gradients(flags),
+            _without_cudnn() if has_recurrence else nullcontext(),
         ):
             token = _guarded.set((*outer, model))
             try:
@@ -99,11 +100,8 @@ def _every_call_visible() -> Iterator[None]:
 
 
 @contextmanager
-def _recurrence_with_gradients(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Switch off cuDNN for recurrent layers: it has no backward pass in evaluation mode."""
-    if not any(isinstance(module, nn.RNNBase) for module in modules):
-        yield
-        return
+def _without_cudnn() -> Iterator[None]:
+    """Switch off cuDNN, which has no backward pass of recurrent layers in evaluation mode."""
     enabled = torch.backends.cudnn.enabled
     torch.backends.cudnn.enabled = False
     try:
