@@ -61,60 +61,46 @@ class Singular(NamedTuple):
 def symmetric_eigen(matrix: Float[Tensor, "d d"]) -> Eigen:
     """All eigenpairs of a symmetric matrix (its lower triangle), largest value first."""
 
-    def torch_eigh(a: Tensor) -> Sequence[Tensor]:
-        return torch.linalg.eigh(a)
-
-    def on_cpu(a: Tensor) -> Sequence[Tensor]:
-        return [part.to(a.device) for part in torch.linalg.eigh(a.cpu())]
-
-    def lapack(a: Tensor) -> Sequence[Tensor]:
-        parts = scipy.linalg.eigh(a.detach().cpu().numpy(), driver="ev")
-        return [torch.from_numpy(np.ascontiguousarray(part)).to(a.device) for part in parts]
+    def lapack(a: np.ndarray) -> Sequence[np.ndarray]:
+        found: Sequence[np.ndarray] = scipy.linalg.eigh(a, driver="ev")
+        return found
 
     scaled, peak = _scaled(matrix)
-    values, vectors = _first_that_converges(scaled, [torch_eigh, on_cpu, lapack])
+    values, vectors = _first_that_converges(scaled, [torch.linalg.eigh], lapack)
     return Eigen(values.flip(-1) * peak, vectors.flip(-1))
 
 
 def symmetric_eigenvalues(matrix: Float[Tensor, "d d"]) -> Float[Tensor, " d"]:
     """Eigenvalues alone, largest first; differentiable at ties as well."""
-
-    def torch_eigvalsh(a: Tensor) -> Sequence[Tensor]:
-        return [torch.linalg.eigvalsh(a)]
-
-    def on_cpu(a: Tensor) -> Sequence[Tensor]:
-        return [torch.linalg.eigvalsh(a.cpu()).to(a.device)]
-
-    def lapack(a: Tensor) -> Sequence[Tensor]:
-        values = scipy.linalg.eigvalsh(a.detach().cpu().numpy(), driver="ev")
-        return [torch.from_numpy(values).to(a.device)]
-
     scaled, peak = _scaled(matrix)
-    (values,) = _first_that_converges(scaled, [torch_eigvalsh, on_cpu, lapack])
+    (values,) = _first_that_converges(
+        scaled,
+        [lambda a: [torch.linalg.eigvalsh(a)]],
+        lambda a: [scipy.linalg.eigvalsh(a, driver="ev")],
+    )
     return values.flip(-1) * peak
 
 
 def thin_svd(matrix: Float[Tensor, "n d"]) -> Singular:
     """Thin singular value decomposition, accurate to ``eps`` of the largest singular value."""
 
-    def device_default(a: Tensor) -> Sequence[Tensor]:
-        return torch.linalg.svd(a, full_matrices=False)
+    def default(a: Tensor) -> Sequence[Tensor]:
+        found: Sequence[Tensor] = torch.linalg.svd(a, full_matrices=False)
+        return found
 
-    def device_qr(a: Tensor) -> Sequence[Tensor]:
+    def by_qr(a: Tensor) -> Sequence[Tensor]:
         driver = "gesvd" if a.is_cuda else None
-        return torch.linalg.svd(a, full_matrices=False, driver=driver)
+        found: Sequence[Tensor] = torch.linalg.svd(a, full_matrices=False, driver=driver)
+        return found
 
-    def on_cpu(a: Tensor) -> Sequence[Tensor]:
-        return [part.to(a.device) for part in torch.linalg.svd(a.cpu(), full_matrices=False)]
-
-    def lapack(a: Tensor) -> Sequence[Tensor]:
-        array = a.detach().cpu().numpy()
-        parts = scipy.linalg.svd(array, full_matrices=False, lapack_driver="gesvd")
-        return [torch.from_numpy(np.ascontiguousarray(part)).to(a.device) for part in parts]
+    def lapack(a: np.ndarray) -> Sequence[np.ndarray]:
+        found: Sequence[np.ndarray] = scipy.linalg.svd(
+            a, full_matrices=False, lapack_driver="gesvd"
+        )
+        return found
 
     scaled, peak = _scaled(matrix)
-    drivers = [device_default, device_qr, on_cpu, lapack]
-    left, values, right = _first_that_converges(scaled, drivers)
+    left, values, right = _first_that_converges(scaled, [default, by_qr], lapack)
     return Singular(left, values * peak, right.mT)
 
 
@@ -167,10 +153,21 @@ def _scaled(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _first_that_converges(
-    matrix: Tensor, drivers: Sequence[Callable[[Tensor], Sequence[Tensor]]]
+    matrix: Tensor,
+    drivers: Sequence[Callable[[Tensor], Sequence[Tensor]]],
+    lapack: Callable[[np.ndarray], Sequence[np.ndarray]],
 ) -> Sequence[Tensor]:
+    """Torch on the device, torch on the CPU, then LAPACK; the first result that is finite."""
+
+    def on_cpu(a: Tensor) -> Sequence[Tensor]:
+        return [part.to(a.device) for part in drivers[0](a.cpu())]
+
+    def last(a: Tensor) -> Sequence[Tensor]:
+        parts = lapack(a.detach().cpu().numpy())
+        return [torch.from_numpy(np.ascontiguousarray(part)).to(a.device) for part in parts]
+
     failure: Exception | None = None
-    for driver in drivers:
+    for driver in (*drivers, on_cpu, last):
         try:
             parts = driver(matrix)
         except RuntimeError as error:  # torch.linalg.LinAlgError and cuSOLVER's internal errors

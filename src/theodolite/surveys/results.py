@@ -101,8 +101,43 @@ class Shown(ABC):
         return str(notebook_html(self._shown()))
 
 
+class OneRun(Shown):
+    """A result that is a single run, which can be saved.
+
+    Attributes:
+        run: its records, the form that reports and trackers read.
+    """
+
+    run: Any
+
+    @property
+    def layers(self) -> list[str]:
+        """Names of the layers, in order of execution, without the row of the raw inputs."""
+        layers = self.run.head.contents["layers"]
+        return [layer["name"] for layer in layers if layer.get("role") != "input"]
+
+    def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write the records; :func:`theodolite.load` reads them back.
+
+        Args:
+            folder: where to write. If it already holds a run, ``folder-2`` is written instead.
+            overwrite: replace the run in the folder.
+
+        Returns:
+            The folder that was written.
+
+        Raises:
+            RecordError: If the path is a file.
+            WriteError: If the disk is full, or the folder cannot be written.
+        """
+        return saved(self.run, folder, overwrite=overwrite) if self.writes else Path(folder)
+
+    def _shown(self) -> Sequence[Run]:
+        return [self.run]
+
+
 @dataclass(frozen=True)
-class Survey(Shown):
+class Survey(OneRun):
     """All measurements of one model on one set of examples.
 
     Args:
@@ -118,11 +153,6 @@ class Survey(Shown):
     def run(self) -> Run:
         """This survey as a run of one step, the form that reports and trackers read."""
         return Run(self.record.contents["name"], self.record, (self.record,))
-
-    @property
-    def layers(self) -> list[str]:
-        """Names of the layers, in order of execution."""
-        return _layer_names(self.record)
 
     @property
     def answers(self) -> list[Answer]:
@@ -183,25 +213,6 @@ class Survey(Shown):
         cut = self.record.contents.get("cut")
         return (text if cut is None else f"{text}\n{cut}") + digest_line(self.record)
 
-    def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write the record; :func:`theodolite.load` reads it back.
-
-        Args:
-            folder: where to write. If it already holds a run, ``folder-2`` is written instead.
-            overwrite: replace the run in the folder.
-
-        Returns:
-            The folder that was written.
-
-        Raises:
-            RecordError: If the path is a file.
-            WriteError: If the disk is full, or the folder cannot be written.
-        """
-        return saved(self.run, folder, overwrite=overwrite) if self.writes else Path(folder)
-
-    def _shown(self) -> Sequence[Run]:
-        return [self.run]
-
     def __repr__(self) -> str:
         contents: Mapping[str, Any] = self.record.contents
         families = ", ".join(
@@ -213,7 +224,7 @@ class Survey(Shown):
 
 
 @dataclass(frozen=True)
-class History(Shown):
+class History(OneRun):
     """All measurements of a model during its training.
 
     Args:
@@ -228,11 +239,6 @@ class History(Shown):
     def steps(self) -> list[int]:
         """Measured steps, in increasing order."""
         return [record.contents["step"] for record in self.run.steps]
-
-    @property
-    def layers(self) -> list[str]:
-        """Names of the layers, in order of execution."""
-        return _layer_names(self.run.head)
 
     @property
     def example_losses(self) -> np.ndarray | None:
@@ -290,21 +296,6 @@ class History(Shown):
         text = summary_text(latest.record, title=title, steps=steps)
         return text + digest_line(self.run.head, *self.run.steps)
 
-    def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write a folder of records; :func:`theodolite.load` reads it back.
-
-        Args:
-            folder: where to write. If it already holds a run, ``folder-2`` is written instead.
-            overwrite: replace the run in the folder.
-
-        Returns:
-            The folder that was written.
-        """
-        return saved(self.run, folder, overwrite=overwrite) if self.writes else Path(folder)
-
-    def _shown(self) -> Sequence[Run]:
-        return [self.run]
-
     def __repr__(self) -> str:
         mark = digest_mark(self.run.head, *self.run.steps)
         return f"History({len(self.steps)} steps, {len(self.layers)} layers{mark})"
@@ -326,11 +317,6 @@ def saved(run: Run, folder: str | os.PathLike[str], *, overwrite: bool) -> Path:
     place = save_run(run, folder, overwrite=overwrite).parent
     _tell_place(place, folder)
     return place
-
-
-def _layer_names(record: Record) -> list[str]:
-    """Layers of the network, without the row of the raw inputs."""
-    return [la["name"] for la in record.contents["layers"] if la.get("role") != "input"]
 
 
 def unused_folder(folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
