@@ -71,14 +71,14 @@ def fed(metric, *arguments):
         ),
         (lambda: metrics.VectorAlignment(2, "mean"), DomainError, "part: expected one of 'class'"),
         (
-            lambda: metrics.RepresentationAlignment(2, method="svd"),
+            lambda: metrics.RepresentationAlignment(2, scale="log"),
             DomainError,
-            "method: expected one of 'auto', 'gram', 'qr'",
+            "scale: expected one of 'absolute', 'normalized', 'relative'",
         ),
         (
-            lambda: metrics.RepresentationAlignment(2, pairs=True).projections(),
+            lambda: metrics.RepresentationAlignment(2).projections(),
             DomainError,
-            "pass pairs=False and call update first",
+            "at least one example; call update first",
         ),
     ],
 )
