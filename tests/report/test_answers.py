@@ -45,20 +45,6 @@ def test_two_runs_are_told_by_what_differs():
     assert found["next"].text.startswith("Look at l0 first")
 
 
-def test_training_and_held_out_examples_of_one_network_are_compared():
-    runs = [
-        run_with([0.5, 0.6], name="good", split="train"),
-        run_with([0.5, 0.57], name="good, test", split="test"),
-        run_with([0.0, 0.4], name="bad", split="train"),
-        run_with([0.1, 0.04], name="bad, test", split="test"),
-    ]
-    found = told(*runs)
-    task = found["task"].text
-    assert "“good”: CKA to labels carries over to held-out examples; l1 keeps 95 %" in task
-    assert "“bad”: CKA to labels does not carry over to held-out examples; l1 keeps 10 %" in task
-    assert "l1 of “bad” first" in found["next"].text
-
-
 def test_there_are_three_in_order_for_each_network():
     questions = [a.question for a in answers([survey_run(), survey_run(("a", "b"))])]
     assert questions == ["task", "layer", "next"] * 2

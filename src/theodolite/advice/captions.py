@@ -2,13 +2,22 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
 from typing import Any
 
-from theodolite.advice.findings import CHANCE, LABELED, LEVEL_SHARE
+from theodolite.advice.findings import LABELED, LEVEL_SHARE
 from theodolite.advice.reasons import UNREADABLE
 from theodolite.advice.sentences import layer_name, percent
-from theodolite.records import FAMILIES, Group, Moment, Record, RunView, finite, plain, shown
+from theodolite.records import (
+    CHANCE,
+    FAMILIES,
+    Group,
+    Moment,
+    Record,
+    RunView,
+    finite,
+    plain,
+    shown,
+)
 
 __all__ = [
     "compared",
@@ -29,6 +38,9 @@ __all__ = [
 ]
 
 Values = dict[str, float]
+
+_MOST_OTHERS = 5  # runs that are compared with the first
+_NO_CHANGE = 5e-4  # shares below this are printed as 0 %
 
 
 def family_sentence(group: Group, family: str, step: int | None = None) -> str:
@@ -218,8 +230,14 @@ def scores_of(run: RunView, step: int | None, family: str, values: Values) -> Va
     return {layer: score for layer, score in scores.items() if finite(score)}
 
 
-def compared(first: Values, other: Values) -> str:
-    """In how many layers another run is higher or lower, whichever are more."""
+def compared(first: Values, other: Values, than: str = "") -> str:
+    """In how many layers another run is higher or lower, whichever are more.
+
+    Args:
+        first: the numbers of a run.
+        other: the numbers of another run.
+        than: words that follow "higher" or "lower".
+    """
     both = [layer for layer in first if layer in other]
     if not both:
         return ""
@@ -228,24 +246,20 @@ def compared(first: Values, other: Values) -> str:
     if not higher and not lower:
         return f"equal in {_share(len(both), len(both))}"
     word, number = ("higher", higher) if higher >= lower else ("lower", lower)
-    return f"{word} in {_share(number, len(both))}"
+    return f"{word} in {_share(number, len(both))}{than}"
 
 
 def _other_runs(
     group: Group, first: RunView, family: str, measure: str, step: int | None
 ) -> list[str]:
     here = values_of(group, first.holding(step, family, measure), family, measure)
-    others = [run for run in group.runs if run is not first]
-    described = (
-        (run, compared(here, values_of(group, run.holding(step, family, measure), family, measure)))
-        for run in others
-    )
     than = f" than with {plain(first.name)}"
-    return [
-        f"{plain(run.name)}: {words}{'' if words.startswith('equal') else than}"
-        for run, words in islice(described, 5)
-        if words
-    ]
+    parts = []
+    for run in [run for run in group.runs if run is not first][:_MOST_OTHERS]:
+        there = values_of(group, run.holding(step, family, measure), family, measure)
+        words = compared(here, there, than)
+        parts += [f"{plain(run.name)}: {words}"] if words else []
+    return parts
 
 
 def _since_start(run: RunView, step: int | None, family: str) -> str:
@@ -285,22 +299,22 @@ def _representation(values: Values) -> str:
     if len(layers) == 1:
         return f"label alignment is {shown(values[layers[0]])} in {layer_words(layers[0])}"
     first, last = values[layers[0]], values[layers[-1]]
-    trend = "is level from input to output"
-    if abs(last - first) > LEVEL_SHARE * max(map(abs, values.values())):
-        word = "rises" if last > first else "falls"
-        trend = f"{word} from {_named(values, layers[0])} to {_named(values, layers[-1])}"
     top = max(values, key=values.__getitem__)
-    ends = trend.startswith(("rises", "falls")) and values[top] in (first, last)
-    return f"label alignment {trend}" + (
-        "" if ends else f". It is highest in {_named(values, top)}"
-    )
+    highest = f". It is highest in {_named(values, top)}"
+    if abs(last - first) <= LEVEL_SHARE * max(map(abs, values.values())):
+        return f"label alignment is level from input to output{highest}"
+    word = "rises" if last > first else "falls"
+    ends = f"from {_named(values, layers[0])} to {_named(values, layers[-1])}"
+    return f"label alignment {word} {ends}{'' if values[top] in (first, last) else highest}"
 
 
 def _covariance(values: Values) -> str:
     layer = min(values, key=values.__getitem__)
-    change = percent(abs(1 - values[layer]))
+    change = abs(1 - values[layer])
     word = "less" if values[layer] < 1 else "more"
-    than = f"{change} {word} misaligned with the data than" if change != "0 %" else "no better than"
+    than = f"{percent(change)} {word} misaligned with the data than"
+    if change < _NO_CHANGE:
+        than = "no better than"
     return f"weights of {layer_words(layer)} are {than} random bases"
 
 

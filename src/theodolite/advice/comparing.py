@@ -1,21 +1,23 @@
 """The answers that a page begins with, of one run or of several.
 
 Answers about one network at one step come from its record, unchanged. This module adds answers
-that need several records: how runs differ, and which numbers carry over to held-out examples.
+that need several records: how the runs differ.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from theodolite.advice.captions import compared, layer_words, scores_of, values_of
-from theodolite.advice.findings import CARRIED, CHANCE, CLEAR, LABELED
+from theodolite.advice.captions import compared, layer_words, values_of
+from theodolite.advice.findings import CLEAR, LABELED
 from theodolite.records import (
     CERTAINTIES,
+    CHANCE,
     FAMILIES,
     Answer,
     Certainty,
     Group,
+    Record,
     Run,
     RunView,
     groups_of,
@@ -23,7 +25,7 @@ from theodolite.records import (
     shown,
 )
 
-__all__ = ["QUESTIONS", "group_answers", "run_answers"]
+__all__ = ["QUESTIONS", "group_answers", "latest_answers", "run_answers"]
 
 QUESTIONS = {
     "task": "Did it learn?",
@@ -60,26 +62,36 @@ def group_answers(group: Group, step: int | None = None) -> list[Answer]:
     if len(group.runs) == 1:
         found = _recorded(group.runs[0], step)
     else:
-        pairs = _held_out_pairs(group, step)
-        answers = [_task(group, pairs, step), _layer(group, pairs, step), _next(group, pairs, step)]
+        answers = [_task(group, step), _quoted(group.runs, "layer", step), _next(group, step)]
         found = {answer.question: answer for answer in answers if answer is not None}
     return [found[question] for question in QUESTIONS if question in found]
 
 
-def _recorded(run: RunView, step: int | None) -> dict[str, Answer]:
-    """The latest answers in the records up to a step, by question."""
-    now = run.at(step)
+def latest_answers(records: Sequence[Record]) -> list[Answer]:
+    """The latest answer to each question; the evidence of an earlier record names its step."""
     found: dict[str, Answer] = {}
-    for moment in run.moments[: run.moments.index(now) + 1]:
-        for entry in moment.record.contents.get("answers") or []:
+    for record in records:
+        for entry in record.contents.get("answers") or []:
             answer = Answer.from_entry(entry)
-            words = (answer.text, answer.evidence, answer.advice)
-            text, evidence, advice = (plain(part) if part else "" for part in words)
-            if moment is not now:
-                since = f"measured at step {moment.step}"
-                evidence = "; ".join(filter(None, [since, evidence]))
-            found[answer.question] = replace(answer, text=text, evidence=evidence, advice=advice)
-    return found
+            if record is not records[-1]:
+                since = f"measured at step {record.contents['step']}"
+                answer = replace(answer, evidence="; ".join(filter(None, [since, answer.evidence])))
+            found[answer.question] = answer
+    return list(found.values())
+
+
+def _recorded(run: RunView, step: int | None) -> dict[str, Answer]:
+    """The latest answers up to a step, by question, without control characters."""
+    records = [moment.record for moment in run.moments[: run.moments.index(run.at(step)) + 1]]
+    return {
+        answer.question: replace(
+            answer,
+            text=plain(answer.text),
+            evidence=plain(answer.evidence) if answer.evidence else "",
+            advice=plain(answer.advice) if answer.advice else "",
+        )
+        for answer in latest_answers(records)
+    }
 
 
 @dataclass(frozen=True)
@@ -89,7 +101,6 @@ class _Profile:
     family: str
     run: RunView
     values: dict[str, float]
-    scores: dict[str, float]
     spreads: dict[str, float]
 
     @classmethod
@@ -98,7 +109,7 @@ class _Profile:
         values = values_of(group, run.holding(step, family, measure), family, measure)
         levels = {layer: run.chance(step, family, measure, layer) for layer in values}
         spreads = {layer: level.sd for layer, level in levels.items() if level and level.sd}
-        return cls(family, run, values, scores_of(run, step, family, values), spreads)
+        return cls(family, run, values, spreads)
 
     @property
     def heading(self) -> str:
@@ -111,10 +122,6 @@ class _Profile:
     @property
     def last(self) -> str:
         return list(self.values)[-1]
-
-    def beyond_chance(self, layer: str) -> bool:
-        """Whether a number is beyond chance; True if the chance level is unknown."""
-        return self.scores.get(layer, math.inf) > CHANCE
 
 
 def _profiles(group: Group, step: int | None) -> list[_Profile]:
@@ -140,10 +147,8 @@ def _apart(a: _Profile, b: _Profile, layer: str) -> tuple[Certainty, str]:
     return sure, f"the difference is {shown} times its standard deviation at chance level"
 
 
-def _task(group: Group, pairs: Sequence["_Pair"], step: int | None) -> Answer | None:
+def _task(group: Group, step: int | None) -> Answer | None:
     """The recorded answers about the tasks, or the runs that represent labels most and least."""
-    if pairs:
-        return _kept_held_out(pairs)
     quoted = _quoted(group.runs, "task", step)
     if quoted is not None and quoted.finding not in ("", "aligned", "chance"):
         return quoted
@@ -168,76 +173,6 @@ def _task(group: Group, pairs: Sequence["_Pair"], step: int | None) -> Answer | 
     return Answer("task", text, *_apart(best, worst, layer), figures=evidence)
 
 
-@dataclass(frozen=True)
-class _Pair:
-    """One network measured on its training examples and on others."""
-
-    name: str
-    own: _Profile
-    other: _Profile
-
-    @property
-    def kept(self) -> float:
-        """The share of the last layer's number that remains on held-out examples."""
-        layer = self.own.last
-        return self.other.values.get(layer, math.nan) / self.own.values[layer]
-
-    @property
-    def words(self) -> str:
-        layer, kept = self.own.last, min(1.0, max(0.0, self.kept))
-        word = "carries over" if kept >= CARRIED else "carries over in part"
-        word = word if kept > 1 - CARRIED else "does not carry over"
-        numbers = f"{shown(self.other.values[layer])} of {shown(self.own.values[layer])}"
-        return (
-            f"“{plain(self.name)}”: CKA to labels {word} to held-out examples;"
-            f" {layer_words(layer)} keeps {100 * kept:.0f} % of it ({numbers})."
-        )
-
-
-def _held_out_pairs(group: Group, step: int | None) -> list[_Pair]:
-    """Pairs of runs "x" on training examples and "x, test" on others, if both have labels."""
-
-    def split(run: RunView) -> str:
-        return str(run.at(step).record.contents.get("data", {}).get("split"))
-
-    pairs = []
-    for run in group.runs:
-        others = [
-            r for r in group.runs
-            if r is not run and split(r) not in {"train", "unknown"}
-            and r.name.startswith(run.name)
-        ]  # fmt: skip
-        if split(run) != "train" or not others:
-            continue
-        own = _Profile.of(group, run, "kernel", step)
-        other = _Profile.of(group, others[0], "kernel", step)
-        if own.values and own.last in other.values and own.beyond_chance(own.last):
-            pairs.append(_Pair(run.name, own, other))
-    return pairs
-
-
-def _kept_held_out(pairs: Sequence[_Pair]) -> Answer:
-    """How much of the last layer's CKA to labels carries over to held-out examples."""
-    ranked = sorted(pairs, key=lambda pair: pair.kept, reverse=True)
-    text = " ".join(pair.words for pair in (ranked if len(ranked) < 3 else (ranked[0], ranked[-1])))
-    spreads = [p.spreads.get(p.last) for pair in ranked for p in (pair.own, pair.other)]
-    known = [spread for spread in spreads if spread is not None]
-    evidence = ("lines-kernel", ranked[0].own.figure)
-    if len(known) < len(spreads):
-        return Answer(
-            "task", text, "likely", "measured on training and held-out examples", figures=evidence
-        )
-    at_chance = f"standard deviation at chance {shown(max(known))}"
-    why = f"measured on training and held-out examples; {at_chance}"
-    return Answer("task", text, "clear", why, figures=evidence)
-
-
-def _layer(group: Group, pairs: Sequence[_Pair], step: int | None) -> Answer | None:
-    """The recorded answers about layers, without runs of the same network on other examples."""
-    held_out = {pair.other.run.index for pair in pairs}
-    return _quoted([run for run in group.runs if run.index not in held_out], "layer", step)
-
-
 def _quoted(runs: Sequence[RunView], question: str, step: int | None) -> Answer | None:
     """The answers of several runs to one question, each after the name of its run."""
     every = [(run, _recorded(run, step).get(question)) for run in runs]
@@ -252,42 +187,27 @@ def _quoted(runs: Sequence[RunView], question: str, step: int | None) -> Answer 
     return Answer(question, text, sure, evidence, "", first.finding, first.figures)
 
 
-def _next(group: Group, pairs: Sequence[_Pair], step: int | None) -> Answer:
+def _next(group: Group, step: int | None) -> Answer:
     """The layer where the runs differ most."""
     same = _profiles(group, step)
     if len(same) < 2:
         return Answer("next", "Measure the runs with the same families to compare them.", "clear",
                       "they have no measure of labels in common")  # fmt: skip
-    if pairs:
-        found = [
-            (pair.own.values[layer] - pair.other.values[layer], pair, layer)
-            for pair in pairs
-            for layer in pair.own.values
-            if layer in pair.other.values
-        ]
-        _, pair, layer = max(found, key=lambda item: item[0])
-        a, b = pair.own, pair.other
-        text = (
-            f"Look at {layer_words(layer)} of “{plain(pair.name)}” first: there {a.heading} falls"
-            f" most from training to held-out examples, {shown(a.values[layer])} →"
-            f" {shown(b.values[layer])}."
-        )
-    else:
-        gaps = [
-            (abs(same[0].values[layer] - p.values[layer]), p, layer)
-            for p in same[1:]
-            for layer in p.values
-            if layer in same[0].values
-        ]
-        if not gaps:
-            return Answer("next", "Compare the runs layer by layer below.", "undecided",
-                          "no layer has a number in both")  # fmt: skip
-        a = same[0]
-        _, b, layer = max(gaps, key=lambda item: item[0])
-        names = [f"“{plain(p.run.name)}” {shown(p.values[layer])}" for p in (a, b)]
-        text = (
-            f"Look at {layer_words(layer)} first: the runs differ most there in {a.heading},"
-            f" {' and '.join(names)}."
-        )
+    a = same[0]
+    gaps = [
+        (abs(a.values[layer] - p.values[layer]), p, layer)
+        for p in same[1:]
+        for layer in p.values
+        if layer in a.values
+    ]
+    if not gaps:
+        return Answer("next", "Compare the runs layer by layer below.", "undecided",
+                      "no layer has a number in both")  # fmt: skip
+    _, b, layer = max(gaps, key=lambda item: item[0])
+    names = [f"“{plain(p.run.name)}” {shown(p.values[layer])}" for p in (a, b)]
+    text = (
+        f"Look at {layer_words(layer)} first: the runs differ most there in {a.heading},"
+        f" {' and '.join(names)}."
+    )
     evidence = (f"lines-{a.family}", a.figure, f"steps-{a.figure}")
     return Answer("next", text, *_apart(a, b, layer), figures=evidence)

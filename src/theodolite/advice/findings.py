@@ -14,11 +14,9 @@ import numpy as np
 from scipy.special import ndtri
 
 from theodolite.advice.inputs import FitEvidence, InputFinding
-from theodolite.records import NORMAL, wilson
+from theodolite.records import CHANCE, NORMAL, wilson
 
 __all__ = [
-    "CARRIED",
-    "CHANCE",
     "CLEAR",
     "LABELED",
     "LEVEL",
@@ -38,10 +36,8 @@ __all__ = [
     "compare_layers",
 ]
 
-CHANCE = 2.0  # standard deviations from chance; closer numbers are not distinguishable from it
-_BEYOND = 3.0  # the same for the best of several layers or groups
+_BEYOND = 3.0  # standard deviations from chance, for the best of several layers or groups
 CLEAR = 5.0  # the same for a clear answer
-CARRIED = 0.7  # share of a layer's number on held-out examples from which on it carries over
 LEVEL_SHARE = 0.05  # changes below this share of the largest value count as none
 # Families that read labels; runs are compared by the first.
 LABELED = ("kernel", "representation", "gradient")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from theodolite.advice.captions import layer_words
-from theodolite.advice.findings import CHANCE, LEVEL
-from theodolite.records import plain, shown
+from theodolite.advice.findings import LEVEL
+from theodolite.records import CHANCE, plain, shown
 
 if TYPE_CHECKING:
     import pandas as pd

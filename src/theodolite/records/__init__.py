@@ -1,7 +1,7 @@
 """Results on disk: strict JSON and npz files, without pickle and without torch."""
 
 from theodolite.records._disk import made_folder, replace_file
-from theodolite.records._estimates import NORMAL, Estimate, wilson
+from theodolite.records._estimates import CHANCE, NORMAL, Estimate, wilson
 from theodolite.records._files import (
     LARGEST_RECORD,
     SCHEMA,
@@ -46,6 +46,7 @@ from theodolite.records._words import (
 
 __all__ = [
     "CERTAINTIES",
+    "CHANCE",
     "FAMILIES",
     "LARGEST_RECORD",
     "MEMORISED",

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from theodolite.records._estimates import Estimate
+from theodolite.records._estimates import CHANCE, Estimate
 from theodolite.records._files import Record
 from theodolite.records._runs import Run
 from theodolite.records._words import FAMILIES, PROBES, listed
@@ -91,7 +91,7 @@ def unreadable_layers(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         floor, random = (numbers.get((name, layer), {}).get("value") for name in names)
         if measure != "relative_misalignment" or layer is None or floor is None or random is None:
             continue
-        if floor >= random * (1 - 2 * (row["null_sd"] or 0.0)):
+        if floor >= random * (1 - CHANCE * (row["null_sd"] or 0.0)):
             found.append(layer)
     return found
 

@@ -15,8 +15,7 @@ from itertools import groupby
 from typing import Any
 
 from theodolite.advice.captions import profile_sentence
-from theodolite.advice.findings import CHANCE
-from theodolite.records import FAMILIES, PROBES, Group, RunView
+from theodolite.records import CHANCE, FAMILIES, PROBES, Group, RunView
 from theodolite.report._figures import Figure, Key, Panel, Series, Words, axes, dash_of, tone
 from theodolite.report.pages import (
     LIGHT,
@@ -601,5 +600,6 @@ def _legend(
     keys += [Key(t.name, t.color, "line", t.dash) for t in traces if t.step is not None]
     if any(t.line.with_chance and t.chance(family, None) for t in traces):
         chance = lines[0].chance or FAMILIES[family].chance
-        keys.append(Key(f"chance: {chance}, ± 2 standard deviations", LIGHT["null"], "band"))
+        words = f"chance: {chance}, ± {CHANCE:g} standard deviations"
+        keys.append(Key(words, LIGHT["null"], "band"))
     return tuple(keys)

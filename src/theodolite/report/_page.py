@@ -17,7 +17,17 @@ from theodolite.advice.captions import (
 from theodolite.advice.comparing import QUESTIONS, group_answers
 from theodolite.advice.pairs import LayerPairs
 from theodolite.advice.reasons import UNREADABLE, shared_words
-from theodolite.records import FAMILIES, PROBES, Answer, Group, Run, RunView, groups_of, listed
+from theodolite.records import (
+    CHANCE,
+    FAMILIES,
+    PROBES,
+    Answer,
+    Group,
+    Run,
+    RunView,
+    groups_of,
+    listed,
+)
 from theodolite.report._catalog import (
     STRIP,
     family_figures,
@@ -184,7 +194,7 @@ def _strips_view(
     keys = dict.fromkeys(key for chart in charts for key in chart.legend if key.mark != "band")
     chance = any(key.mark == "band" for chart in charts for key in chart.legend)
     if chance:
-        keys[Key("chance level ± 2 standard deviations", LIGHT["null"], "band")] = None
+        keys[Key(f"chance level ± {CHANCE:g} standard deviations", LIGHT["null"], "band")] = None
     if any(map(is_shortcut, group.layers)):
         keys[Key("shortcut layers", LIGHT["muted"], "ring")] = None
     return {
@@ -205,7 +215,8 @@ def _differences_view(group: Group) -> dict[str, Any] | None:
         Key(plain(run.name), tone(group, "muted", i))
         for i, run in enumerate(group.runs[1:], start=1)
     ]
-    band = Key("differences that chance explains (2 standard deviations)", LIGHT["null"], "band")
+    what = f"differences that chance explains ({CHANCE:g} standard deviations)"
+    band = Key(what, LIGHT["null"], "band")
     return {
         "charts": [_chart_view(chart, str(group.index), group.steps) for chart in charts],
         "blocks": _block_labels(blocks_of(group.layers), group.layers),

@@ -389,7 +389,8 @@ def _measure_columns(context: SurveyContext, record: RecordBuilder) -> None:
     inputs = context.inputs("representation")
     if inputs is not None and bool(inputs.gram.isfinite().all()):
         few = inputs.first(context.plan.size("probes", len(batch)))
-        line = _probe_r2(few, targets)
+        found = _left_out(few, targets.take(len(few)))
+        line = Estimate(found.value, found.error, 0.0, None, "leave-one-out")
         record.row(None, "representation", "input_probe_r2", line, n=len(few), read_at="inputs")
     if own is not None and held_out is not None and held_out.rows.task is targets.task:
         other = judged(context.held_out_outputs(), held_out.batch.targets)
@@ -406,12 +407,6 @@ def _probe(features: LayerFeatures, targets: Tensor) -> LeaveOneOut:
     return kernel.leave_one_out_regression(features.gram, targets)
 
 
-def _probe_r2(features: LayerFeatures, targets: Targets) -> Estimate:
-    """Share of the variance of the targets that a leave-one-out linear probe explains."""
-    found = _left_out(features, targets.take(len(features)))
-    return Estimate(found.value, found.error, 0.0, None, "leave-one-out")
-
-
 def _columns_of(outputs: Tensor, targets: Any) -> tuple[Tensor, Tensor] | None:
     """Outputs beside the targets that they predict; None if their shapes do not match."""
     if not isinstance(targets, Tensor) or targets.numel() != outputs.numel():
@@ -425,10 +420,8 @@ def _r2(outputs: Tensor, targets: Any) -> Estimate | None:
     if pair is None:
         return None
     predicted, wanted = pair
-    own, plain = (wanted - predicted).square().sum(1), (wanted - wanted.mean(0)).square().sum(1)
-    left = float(own.sum() / plain.sum())  # nan if all targets are equal
-    error = float((own - left * plain).square().sum().sqrt() / plain.sum())
-    return Estimate(1 - left, error, 0.0, None, "ratio of means")
+    found = _shares(wanted - predicted, wanted - wanted.mean(0))  # nan if all targets are equal
+    return Estimate(found.value, found.error, 0.0, None, "ratio of means")
 
 
 def _labels_right(outputs: Tensor, targets: Any) -> Estimate | None:

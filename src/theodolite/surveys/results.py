@@ -12,6 +12,7 @@ from warnings import warn
 import numpy as np
 
 from theodolite.advice.captions import digest_words
+from theodolite.advice.comparing import latest_answers
 from theodolite.advice.summary import summary_text
 from theodolite.errors import DomainError, RecordError, UnknownNameError
 from theodolite.records import (
@@ -256,14 +257,7 @@ class History(OneRun):
     @property
     def answers(self) -> list[Answer]:
         """The latest answer to each question. Evidence from an earlier step names that step."""
-        found: dict[str, Answer] = {}
-        for record, step in zip(self.run.steps, self.steps, strict=True):
-            for answer in Survey(record).answers:
-                ground = answer.evidence
-                if step != self.steps[-1]:
-                    ground = f"measured at step {step}" + (f"; {ground}" if ground else "")
-                found[answer.question] = replace(answer, evidence=ground)
-        return list(found.values())
+        return latest_answers(self.run.steps)
 
     def survey(self, step: int) -> Survey:
         """The survey of one step.
