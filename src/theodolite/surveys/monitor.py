@@ -19,9 +19,6 @@ from theodolite.checks import require_count, size_in_bytes
 from theodolite.engine import (
     Layers,
     Loss,
-    Parameters,
-    Read,
-    Readout,
     limited_memory,
     require_device,
     require_model,
@@ -85,26 +82,19 @@ class Monitor:
             domain. Gradients are compared within groups.
         families: which families to measure.
         layers: which layers to show, as in :class:`SurveyOptions`.
-        read: ``"next"`` for what the next layer receives, ``"raw"`` for a layer's own output.
-        readout: (model output, batch) -> (n, c), or ``"last"``, ``"mean"``, ``"cls"``.
-        sizes: family -> largest number of examples.
-        permutations: number of label permutations for every chance level; 0 by default, and at
-            least 20 at the last step. Chance levels of covariances need no labels and are always
-            measured.
-        unit: for labels per position: ``"token"`` or ``"sequence"``, as in
-            :class:`SurveyOptions`.
-        classes: names of the classes; for labels per position the numbers of the labels to measure.
-        params: the trainable parameters whose gradients are measured, such as ``"*lora*"``.
         folder: where every step is written at once, so that a killed run keeps its measurements. If
             the folder already holds a run, ``folder-2`` is written instead (:attr:`folder`). If the
             disk is full, the training goes on. The monitor warns once, tries again at every
             measurement, and names the unwritten steps at the end.
         overwrite: replace the run in the folder.
-        name: name of the run in comparisons.
         options: a :class:`SurveyOptions`, or a mapping of the options that differ from
             :meth:`SurveyOptions.monitor`. The keywords above take precedence. Several processes
             (``group``) measure together, as in :func:`theodolite.survey`. Each passes its part of
             the probe set, or all pass the same one. All call :meth:`step` at the same steps.
+        **others: any other field of :class:`SurveyOptions` by its name, such as ``sizes=``,
+            ``readout=``, ``params=`` or ``name=``. ``permutations=`` is 0 by default, and at least
+            20 at the last step. Chance levels of covariances need no labels and are always
+            measured.
 
     Raises:
         DomainError: If an option is out of range.
@@ -134,17 +124,10 @@ class Monitor:
         groups: Any = None,
         families: str | Sequence[str] | None = None,
         layers: Layers | None = None,
-        read: Read | None = None,
-        readout: str | Readout | None = None,
-        sizes: Mapping[str, int | None] | None = None,
-        permutations: int | None = None,
-        unit: str | None = None,
-        classes: Sequence[str] | Sequence[int] | None = None,
-        params: Parameters = None,
         folder: str | os.PathLike[str] | None = None,
         overwrite: bool = False,
-        name: str | None = None,
         options: SurveyOptions | Mapping[str, Any] | None = None,
+        **others: Any,
     ) -> None:
         require_model(model)
         self.model = model
@@ -155,7 +138,7 @@ class Monitor:
         self._count = 0  # measurements that were due
         self._last: int | None = None
         self._earlier = EarlierResults(watching=True)
-        self._processes = Processes.of(group_of(options))
+        self._processes = Processes.of(others.get("group", group_of(options)))
         with (
             self.budget.measuring(),
             self._processes.together(),
@@ -175,15 +158,8 @@ class Monitor:
                 SurveyOptions.monitor,
                 families=families,
                 layers=layers,
-                read=read,
                 loss=loss,
-                readout=readout,
-                sizes=sizes,
-                permutations=permutations,
-                unit=unit,
-                classes=classes,
-                params=params,
-                name=name,
+                **others,
             )
             self._cadence = Cadence.of(cadence, every, self._options.families)
             self._options.require_common(self._processes, call="Monitor", **self._schedule())
