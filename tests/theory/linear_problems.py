@@ -3,7 +3,7 @@
 import torch
 
 from theodolite.linalg import LabelProjections
-from theodolite.theory.convergence import project_start
+from theodolite.measures.representation import label_projections
 
 F64 = torch.float64
 KINDS = ("full_rank", "rank_deficient", "wide", "square")
@@ -25,8 +25,7 @@ def problem(kind, generator, outputs=2):
 
 
 def projected(features, targets):
-    weights = torch.zeros(features.shape[1], targets.shape[1], dtype=features.dtype)
-    return project_start(features, targets, weights)[0]
+    return label_projections(features, targets, route="svd")
 
 
 def spectrum(sigmas, coefficients, residual=0.0):

@@ -17,12 +17,12 @@ X, Y, W = torch.ones(3, 2), torch.tensor([1.0, -1.0, 1.0]), torch.zeros(2)
     ("call", "error", "message"),
     [
         (
-            lambda: convergence.project_start(X, Y[:, None], torch.ones(3, 1)),
+            lambda: trajectories.project_start(X, Y[:, None], torch.ones(3, 1)),
             ShapeError,
             r"weights: expected one row per feature.*\(2, 1\), got \(3, 1\)",
         ),
         (
-            lambda: convergence.project_start(X, Y[:2, None], torch.ones(2, 1)),
+            lambda: trajectories.project_start(X, Y[:2, None], torch.ones(2, 1)),
             ShapeError,
             "features has 3, targets has 2",
         ),

@@ -12,41 +12,28 @@ converts learning rates of other losses. Weights, phases, bounds and logistic re
 ``theodolite_papers.imani2022.formulas``.
 """
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from theodolite.checks import (
-    require_axes,
     require_choice,
     require_count,
-    require_finite,
-    require_nonempty,
     require_nonnegative,
     require_positive,
-    require_same_length,
-    require_same_shape,
 )
-from theodolite.errors import DomainError, DtypeError, ShapeError
+from theodolite.errors import DomainError, DtypeError
 from theodolite.linalg import (
     LabelProjections,
     array_function,
     double,
-    eps_of,
-    numerical_rank,
-    prints_shapes,
-    thin_svd,
 )
 
 __all__ = [
     "LabelProjections",
-    "StartingPoint",
     "convert_step_size",
     "diverges",
     "gradient_descent_loss",
-    "project_start",
     "steps_to_reduce",
 ]
 
@@ -76,15 +63,6 @@ def times(factor: Tensor, amount: Tensor) -> Tensor:
 def is_negative(rate: Tensor, steps: Tensor) -> Tensor:
     """Whether ``(1 - rate) ** steps`` is negative."""
     return (rate > 1) & (steps.remainder(2) == 1)
-
-
-@prints_shapes
-@dataclass(frozen=True)
-class StartingPoint:
-    """Initial weights in the right singular basis of the features."""
-
-    coordinates: Float[Tensor, "r c"]
-    outside: Float[Tensor, " c"]  # squared norm outside the row space, which training never changes
 
 
 def convert_step_size(learning_rate: float, loss: str, count: int) -> float:
@@ -119,55 +97,6 @@ def convert_step_size(learning_rate: float, loss: str, count: int) -> float:
     require_count(1, count=count)
     step_size = learning_rate * _LOSS_FACTORS[loss]
     return step_size / count if loss.endswith("mean") else step_size
-
-
-@array_function
-def project_start(
-    features: Float[Tensor, "n d"], targets: Float[Tensor, "n c"], weights: Float[Tensor, "d c"]
-) -> tuple[LabelProjections, StartingPoint]:
-    r"""Targets and initial weights in the same singular basis of the features.
-
-    The sign of singular vectors is arbitrary, so both must come from one decomposition.
-
-    Args:
-        features: :math:`\Phi`.
-        targets: :math:`y`, one column per output.
-        weights: :math:`w_0`.
-
-    Returns:
-        Projections of the targets, and the initial weights in the same basis.
-
-    Raises:
-        ShapeError: If rows, columns or outputs do not match.
-        DomainError: If anything is not finite.
-
-    Examples:
-        >>> features = torch.diag(torch.tensor([2.0, 1.0]))
-        >>> projections, start = project_start(features, torch.ones(2, 1), torch.ones(2, 1))
-        >>> projections.coefficients.abs().flatten(), start.coordinates.abs().flatten()
-        (tensor([1., 1.]), tensor([1., 1.]))
-
-    References:
-        [imani2022], Eq. (1).
-    """
-    require_axes(2, features=features, targets=targets, weights=weights)
-    require_nonempty(features=features, targets=targets)
-    require_same_length(features=features, targets=targets)
-    if weights.shape != (features.shape[1], targets.shape[1]):
-        raise ShapeError(
-            f"weights: expected one row per feature and one column per target, "
-            f"({features.shape[1]}, {targets.shape[1]}), got {tuple(weights.shape)}"
-        )
-    require_finite(features=features, targets=targets, weights=weights)
-    left, values, right = thin_svd(features)
-    rank = numerical_rank(values, features.shape, eps_of(features))
-    left, values, right = left[:, :rank], values[:rank], right[:, :rank]
-    y, w = double(targets), double(weights)
-    coefficients, coordinates = left.mT @ y, right.mT @ w
-    residual = (y - left @ coefficients).square().sum(0)
-    outside = (w - right @ coordinates).square().sum(0)
-    projections = LabelProjections(values, coefficients, residual, len(y))
-    return projections, StartingPoint(coordinates, outside)
 
 
 def diverges(projections: LabelProjections, step_size: float) -> bool:
@@ -221,13 +150,9 @@ def rates(projections: LabelProjections, step_size: float, steps: Steps) -> tupl
     return rate, t
 
 
-def initial_mass(projections: LabelProjections, start: StartingPoint | None) -> Tensor:
+def initial_mass(projections: LabelProjections) -> Tensor:
     """Loss along each direction at the start, summed over target columns."""
-    error = double(projections.coefficients)
-    if start is not None:
-        require_same_shape(coefficients=error, start=start.coordinates)
-        error = error - double(projections.singular_values).unsqueeze(1) * double(start.coordinates)
-    return error.square().sum(1)
+    return double(projections.coefficients).square().sum(1)
 
 
 def require_convergence(projections: LabelProjections, step_size: float) -> None:
@@ -250,21 +175,19 @@ def gradient_descent_loss(
     projections: LabelProjections,
     step_size: float,
     steps: Steps,
-    *,
-    start: StartingPoint | None = None,
 ) -> Float[Tensor, "*t"]:
     r"""Sum of squared errors after some steps of gradient descent.
 
-    .. math:: \|\Phi w_t - y\|^2 = \sum_i (1-\eta\sigma_i^2)^{2t}\,(c_i - \sigma_i w_{0,i})^2
-              + \|y\|^2 - \sum_i c_i^2
+    .. math:: \|\Phi w_t - y\|^2 = \sum_i (1-\eta\sigma_i^2)^{2t}\,c_i^2
+              + \|y\|^2 - \sum_i c_i^2 \quad\text{from}\quad w_0 = 0
 
-    Summed over target columns; divide by ``projections.count`` for the mean squared error.
+    Summed over target columns; divide by ``projections.count`` for the mean squared error. From
+    other weights :math:`w_0` the loss is that of the targets :math:`y - \Phi w_0`.
 
     Args:
         projections: :math:`\sigma_i, c_i`, the result of ``label_projections``.
         step_size: :math:`\eta`, for half the sum of squares (``convert_step_size``).
         steps: :math:`t`, one number or many; whole numbers where :math:`\eta\sigma_1^2 > 1`.
-        start: Initial weights from ``project_start``; zero if absent.
 
     Returns:
         One loss for every number of steps.
@@ -283,15 +206,13 @@ def gradient_descent_loss(
         [imani2022], Proposition 1.
         Differs from paper: any rank and shape, any step size, any start.
     """
-    gap = gap_after(projections, step_size, steps, start)
+    gap = gap_after(projections, step_size, steps)
     return gap + double(projections.residual).sum()
 
 
-def gap_after(
-    projections: LabelProjections, step_size: float, steps: Steps, start: StartingPoint | None
-) -> Tensor:
+def gap_after(projections: LabelProjections, step_size: float, steps: Steps) -> Tensor:
     rate, t = rates(projections, step_size, steps)
-    terms = times(power(rate, 2 * t), initial_mass(projections, start))
+    terms = times(power(rate, 2 * t), initial_mass(projections))
     return terms.sum(-1).reshape(shape_of(steps))
 
 
@@ -345,8 +266,6 @@ def steps_to_reduce(
     projections: LabelProjections,
     reduction: float | Float[Tensor, "*b"],
     step_size: float,
-    *,
-    start: StartingPoint | None = None,
 ) -> Float[Tensor, "*b"]:
     r"""The exact number of gradient-descent steps that lower the loss by a given amount.
 
@@ -359,7 +278,6 @@ def steps_to_reduce(
         projections: :math:`\sigma_i, c_i`, the result of ``label_projections``.
         reduction: :math:`\omega \ge 0`, on the sum of squared errors; one number or many.
         step_size: :math:`\eta`, for half the sum of squares.
-        start: Initial weights from ``project_start``; zero if absent.
 
     Returns:
         One number of steps for every reduction; ``inf`` where it is never reached.
@@ -375,17 +293,8 @@ def steps_to_reduce(
     References:
         [imani2022], Proposition 1 solved for the step.
     """
-    return count_steps(projections, reduction, step_size, start)
-
-
-def count_steps(
-    projections: LabelProjections,
-    reduction: float | Tensor,
-    step_size: float,
-    start: StartingPoint | None,
-) -> Tensor:
     require_convergence(projections, step_size)
     rate = step_size * double(projections.singular_values).square()
     goal = torch.as_tensor(reduction, dtype=torch.float64, device=rate.device)
     require_nonnegative(reduction=goal)
-    return first_step(rate, initial_mass(projections, start), goal)
+    return first_step(rate, initial_mass(projections), goal)

@@ -213,12 +213,13 @@ def test_higher_curve_means_lower_loss_and_smaller_weights(raise_curve, seed):
 def test_counts_from_another_start(generator):
     features, targets = problem("full_rank", generator)
     weights = torch.randn(4, 2, dtype=F64, generator=generator)
-    projections, start = convergence.project_start(features, targets, weights)
+    projections, start = trajectories.project_start(features, targets, weights)
     eta = 0.5 / top(projections) ** 2
     reductions = trajectories.gradient_descent_reduction(
         projections, eta, torch.arange(1, 8), start=start
     )
-    counts = convergence.steps_to_reduce(projections, reductions, eta, start=start)
+    left = projected(features, targets - features @ weights)
+    counts = convergence.steps_to_reduce(left, reductions, eta)
     assert counts.tolist() == list(range(1, 8))
 
 

@@ -24,7 +24,7 @@ STEPS = [0, 1, 2, 7, 40]
 def test_loss_and_gradient_split_by_direction(kind, generator):
     features, targets = problem(kind, generator)
     weights = torch.randn(features.shape[1], 2, dtype=F64, generator=generator)
-    projections, start = convergence.project_start(features, targets, weights)
+    projections, start = trajectories.project_start(features, targets, weights)
     loss = reference.squared_loss(features.numpy(), targets.numpy(), weights.numpy())
     split = processes.loss_processes(projections, start.coordinates)
     assert split.total.item() == pytest.approx(loss, rel=1e-9)
@@ -44,7 +44,7 @@ def test_goals_are_the_minimum_norm_solution(kind, generator):
     features, targets = problem(kind, generator)
     goals = processes.process_goals(projected(features, targets))
     best = np.linalg.pinv(features.numpy(), rcond=1e-12) @ targets.numpy()
-    _, start = convergence.project_start(features, targets, torch.from_numpy(best))
+    _, start = trajectories.project_start(features, targets, torch.from_numpy(best))
     assert_close(goals, start.coordinates, scale=np.abs(best).max())
     assert start.outside.max().item() < 1e-18
     assert goals.norm().item() == pytest.approx(np.linalg.norm(best), rel=1e-9)
@@ -99,13 +99,14 @@ def test_weights_equal_simulation(rate, generator):
 def test_any_starting_point(kind, rate, generator):
     features, targets = problem(kind, generator)
     weights = torch.randn(features.shape[1], 2, dtype=F64, generator=generator)
-    projections, start = convergence.project_start(features, targets, weights)
+    projections, start = trajectories.project_start(features, targets, weights)
     eta = rate / top(projections) ** 2
     x, y = features.numpy(), targets.numpy()
     path = reference.descend(x, y, eta, 20, weights.numpy())
     steps = torch.tensor([0, 1, 5, 20])
     losses = np.array([reference.squared_loss(x, y, path[t]) for t in steps.tolist()])
-    found = convergence.gradient_descent_loss(projections, eta, steps, start=start)
+    left = projected(features, targets - features @ weights)
+    found = convergence.gradient_descent_loss(left, eta, steps)
     assert_close(found, losses, scale=losses.max())
     norms = np.array([np.linalg.norm(path[t]) for t in steps.tolist()])
     found = trajectories.gradient_descent_weight_norm(projections, eta, steps, start=start)
@@ -238,7 +239,7 @@ def test_fractional_steps_interpolate_where_errors_keep_their_sign():
 
 
 def test_features_without_any_direction():
-    projections, start = convergence.project_start(
+    projections, start = trajectories.project_start(
         torch.zeros(3, 2), torch.ones(3, 1), torch.ones(2, 1)
     )
     assert isinstance(projections, LabelProjections)

@@ -169,7 +169,7 @@ def iteration_bounds(
     """
     best, best_threshold = _best(projections, reduction, step_size)
     sigma = double(projections.singular_values)
-    alignment = initial_mass(projections, None)[sigma >= threshold].sum()
+    alignment = initial_mass(projections)[sigma >= threshold].sum()
     if not reduction < alignment:
         raise DomainError(
             f"reduction: expected less than the alignment {alignment.item():.6g} at threshold "
@@ -191,7 +191,7 @@ def _best(
 ) -> tuple[Tensor, Tensor]:
     require_projections(projections)
     require_positive(step_size=step_size)
-    sigma, masses = double(projections.singular_values), initial_mass(projections, None).cumsum(0)
+    sigma, masses = double(projections.singular_values), initial_mass(projections).cumsum(0)
     _require_small_step(step_size, sigma)
     if not (math.isfinite(reduction) and len(masses) and 0 <= reduction < float(masses[-1])):
         top = float(masses[-1]) if len(masses) else 0.0

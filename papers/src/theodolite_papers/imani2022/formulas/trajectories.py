@@ -1,24 +1,34 @@
 """Weights, their norms and the fast and slow phases of gradient descent on a linear probe."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from theodolite.checks import require_between, require_positive
+from theodolite.checks import (
+    require_axes,
+    require_between,
+    require_finite,
+    require_nonempty,
+    require_positive,
+    require_same_length,
+    require_same_shape,
+)
+from theodolite.errors import ShapeError
 from theodolite.linalg import (
     LabelProjections,
     array_function,
     double,
+    eps_of,
     nan_unless,
+    numerical_rank,
     prints_shapes,
     safe_sqrt,
+    thin_svd,
 )
 from theodolite.theory.convergence import (
-    StartingPoint,
     Steps,
-    count_steps,
     first_step,
     gap_after,
     initial_mass,
@@ -28,8 +38,77 @@ from theodolite.theory.convergence import (
     rates,
     require_convergence,
     shape_of,
+    steps_to_reduce,
     times,
 )
+
+
+@prints_shapes
+@dataclass(frozen=True)
+class StartingPoint:
+    """Initial weights in the right singular basis of the features."""
+
+    coordinates: Float[Tensor, "r c"]
+    outside: Float[Tensor, " c"]  # squared norm outside the row space, which training never changes
+
+
+@array_function
+def project_start(
+    features: Float[Tensor, "n d"], targets: Float[Tensor, "n c"], weights: Float[Tensor, "d c"]
+) -> tuple[LabelProjections, StartingPoint]:
+    r"""Targets and initial weights in the same singular basis of the features.
+
+    The sign of singular vectors is arbitrary, so both must come from one decomposition.
+
+    Args:
+        features: :math:`\Phi`.
+        targets: :math:`y`, one column per output.
+        weights: :math:`w_0`.
+
+    Returns:
+        Projections of the targets, and the initial weights in the same basis.
+
+    Raises:
+        ShapeError: If rows, columns or outputs do not match.
+        DomainError: If anything is not finite.
+
+    Examples:
+        >>> features = torch.diag(torch.tensor([2.0, 1.0]))
+        >>> projections, start = project_start(features, torch.ones(2, 1), torch.ones(2, 1))
+        >>> projections.coefficients.abs().flatten(), start.coordinates.abs().flatten()
+        (tensor([1., 1.]), tensor([1., 1.]))
+
+    References:
+        [imani2022], Eq. (1).
+    """
+    require_axes(2, features=features, targets=targets, weights=weights)
+    require_nonempty(features=features, targets=targets)
+    require_same_length(features=features, targets=targets)
+    if weights.shape != (features.shape[1], targets.shape[1]):
+        raise ShapeError(
+            f"weights: expected one row per feature and one column per target, "
+            f"({features.shape[1]}, {targets.shape[1]}), got {tuple(weights.shape)}"
+        )
+    require_finite(features=features, targets=targets, weights=weights)
+    left, values, right = thin_svd(features)
+    rank = numerical_rank(values, features.shape, eps_of(features))
+    left, values, right = left[:, :rank], values[:rank], right[:, :rank]
+    y, w = double(targets), double(weights)
+    coefficients, coordinates = left.mT @ y, right.mT @ w
+    residual = (y - left @ coefficients).square().sum(0)
+    outside = (w - right @ coordinates).square().sum(0)
+    projections = LabelProjections(values, coefficients, residual, len(y))
+    return projections, StartingPoint(coordinates, outside)
+
+
+def moved(projections: LabelProjections, start: StartingPoint | None) -> LabelProjections:
+    """Projections of what the initial weights leave of the targets."""
+    if start is None:
+        return projections
+    coefficients = double(projections.coefficients)
+    require_same_shape(coefficients=coefficients, start=start.coordinates)
+    pull = double(projections.singular_values).unsqueeze(1) * double(start.coordinates)
+    return replace(projections, coefficients=coefficients - pull)
 
 
 def one_minus_power(rate: Tensor, steps: Tensor) -> Tensor:
@@ -64,7 +143,7 @@ def gradient_descent_gap(
         projections: :math:`\sigma_i, c_i`, the result of ``label_projections``.
         step_size: :math:`\eta`, for half the sum of squares.
         steps: :math:`t`, one number or many; whole numbers where :math:`\eta\sigma_1^2 > 1`.
-        start: Initial weights from ``project_start``; zero if absent.
+        start: initial weights from :func:`project_start`; zero if absent.
 
     Raises:
         DomainError: If the step size is not positive, or steps are negative or not finite.
@@ -77,7 +156,7 @@ def gradient_descent_gap(
     References:
         [imani2022], Proposition 1, Eq. (3).
     """
-    return gap_after(projections, step_size, steps, start)
+    return gap_after(moved(projections, start), step_size, steps)
 
 
 @array_function
@@ -97,7 +176,7 @@ def gradient_descent_reduction(
         projections: :math:`\sigma_i, c_i`, the result of ``label_projections``.
         step_size: :math:`\eta`, for half the sum of squares.
         steps: :math:`t`, one number or many; whole numbers where :math:`\eta\sigma_1^2 > 1`.
-        start: Initial weights from ``project_start``; zero if absent.
+        start: initial weights from :func:`project_start`; zero if absent.
 
     Raises:
         DomainError: If the step size is not positive, or steps are negative or not finite.
@@ -111,7 +190,7 @@ def gradient_descent_reduction(
         [imani2022], proof of Proposition 2.
     """
     rate, t = rates(projections, step_size, steps)
-    terms = times(one_minus_power(rate, 2 * t), initial_mass(projections, start))
+    terms = times(one_minus_power(rate, 2 * t), initial_mass(moved(projections, start)))
     return terms.sum(-1).reshape(shape_of(steps))
 
 
@@ -135,7 +214,7 @@ def gradient_descent_weights(
         projections: :math:`\sigma_i, c_i`, the result of ``label_projections``.
         step_size: :math:`\eta`, for half the sum of squares.
         steps: :math:`t`, one number or many; whole numbers where :math:`\eta\sigma_1^2 > 1`.
-        start: Initial weights from ``project_start``; zero if absent.
+        start: initial weights from :func:`project_start`; zero if absent.
 
     Raises:
         DomainError: If the step size is not positive, or steps are negative or not finite.
@@ -168,7 +247,7 @@ def gradient_descent_weight_norm(
         projections: :math:`\sigma_i, c_i`, the result of ``label_projections``.
         step_size: :math:`\eta`, for half the sum of squares.
         steps: :math:`t`, one number or many; whole numbers where :math:`\eta\sigma_1^2 > 1`.
-        start: Initial weights from ``project_start``; zero if absent.
+        start: initial weights from :func:`project_start`; zero if absent.
 
     Raises:
         DomainError: If the step size is not positive, or steps are negative or not finite.
@@ -205,7 +284,7 @@ def gradient_descent_weight_distance(
         projections: :math:`\sigma_i, c_i`, the result of ``label_projections``.
         step_size: :math:`\eta`, for half the sum of squares.
         steps: :math:`t`, one number or many; whole numbers where :math:`\eta\sigma_1^2 > 1`.
-        start: Initial weights from ``project_start``; zero if absent.
+        start: initial weights from :func:`project_start`; zero if absent.
 
     Raises:
         DomainError: If the step size is not positive, or steps are negative or not finite.
@@ -220,7 +299,7 @@ def gradient_descent_weight_distance(
     """
     rate, t = rates(projections, step_size, steps)
     sigma = double(projections.singular_values)
-    terms = times(power(rate, t), initial_mass(projections, start).sqrt() / sigma).square()
+    terms = times(power(rate, t), initial_mass(moved(projections, start)).sqrt() / sigma).square()
     return safe_sqrt(terms.sum(-1)).reshape(shape_of(steps))
 
 
@@ -283,7 +362,7 @@ def weight_norm_after(
     References:
         [imani2022], Figure 11 (c, d).
     """
-    steps = count_steps(projections, reduction, step_size, None)
+    steps = steps_to_reduce(projections, reduction, step_size)
     reached = steps.isfinite()
     safe = torch.where(reached, steps, torch.zeros_like(steps))
     return nan_unless(reached, weight_norm(projections, step_size, safe))
@@ -346,7 +425,7 @@ def phases(
     require_between(0.0, 1.0, open_low=True, open_high=True, remaining=remaining)
     require_convergence(projections, step_size)
     rate, t = rates(projections, step_size, steps)
-    sigma, mass = double(projections.singular_values), initial_mass(projections, None)
+    sigma, mass = double(projections.singular_values), initial_mass(projections)
     fast = sigma >= threshold
     losses = times(power(rate, 2 * t), mass)
     squares = _squared_weights(projections, step_size, steps)
