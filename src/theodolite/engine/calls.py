@@ -249,17 +249,21 @@ class Call:
         """Arguments by name: positional ones in the order given, then keywords, then defaults."""
         return {**defaults, **dict(zip(names, self.args, strict=False)), **self.kwargs}
 
+    def axis_of(self, tensor: Tensor) -> Axis | None:
+        """The axis of examples in an argument; None for a single example."""
+        return self.axes.get(id(tensor))
+
     def has_examples(self, tensor: Tensor) -> bool:
-        """Whether the tensor has an axis of examples (always, for a single example)."""
-        return self.examples == 1 or self.axes.get(id(tensor)) is not None
+        """Whether an argument has an axis of examples (always, for a single example)."""
+        return self.examples == 1 or self.axis_of(tensor) is not None
 
     def split(self, tensor: Tensor) -> Tensor:
         """An argument with a new first axis of examples; other axes as for a single example."""
-        return split_examples(tensor, self.examples, self.axes.get(id(tensor)))
+        return split_examples(tensor, self.examples, self.axis_of(tensor))
 
-    def split_result(self, gradient: Tensor, index: int = 0) -> Tensor:
-        """The same for a tensor with the shape of the result."""
-        return split_examples(gradient, self.examples, self.result_axes[index])
+    def split_result(self, gradient: Tensor) -> Tensor:
+        """The same for a tensor with the shape of the first result."""
+        return split_examples(gradient, self.examples, self.result_axes[0])
 
 
 ToOutputGrads = Callable[[Tensor], Tensor]
@@ -304,8 +308,7 @@ class Outer:
         """:math:`a` as (n, T, D) for any geometry, with D in the order of the stored tensor."""
         if self.geometry is None:
             return self.inputs
-        patches = self.geometry.columns(self.inputs)  # (n, offsets, channels, T)
-        return patches.transpose(1, 2).flatten(1, 2).transpose(1, 2)
+        return self.geometry.patch_rows(self.geometry.pad(self.inputs))
 
     def example_gradients(self, gradient: Tensor) -> Tensor:
         """Gradient of every example with respect to the tensor, (n, C, D) or (n, D, C)."""

@@ -114,25 +114,24 @@ class PatchGeometry:
 
     def patch_rows(self, padded: Float[Tensor, "n channels *sizes"]) -> Tensor:
         """Channel-major patches ``(n, T, channels * offsets)`` of images with their border."""
-        axes, windows = len(self.window), padded
-        for axis in range(axes):
-            windows = windows.unfold(2 + axis, self.reach[axis], self.stride[axis])
-            windows = windows[..., :: self.dilation[axis]]  # the offsets along this axis come last
-        order = (0, *range(2, 2 + axes), 1, *range(2 + axes, 2 + 2 * axes))
-        patches = windows.permute(order)
-        return patches.reshape(len(padded), prod(patches.shape[1 : 1 + axes]), -1)
+        patches = torch.stack(self._entries(padded, self.offsets()), 2)
+        return patches.flatten(3).flatten(1, 2).mT
 
     def columns(self, images: Tensor, offsets: slice = slice(None)) -> Tensor:
         """Entries of the patches at these kernel offsets, (n, offsets, channels, T), a copy."""
-        sizes = self.output_size(images.shape[2:])
-        padded = self.pad(images)
-        chosen = self.offsets()[offsets]
-        result = images.new_empty(len(images), len(chosen), images.shape[1], *sizes)
-        for index, offset in enumerate(chosen):
-            spans = zip(offset, sizes, self.stride, strict=True)
-            window = tuple(slice(o, o + (s - 1) * t + 1, t) for o, s, t in spans)
-            result[:, index].copy_(padded[(slice(None), slice(None), *window)])
-        return result.flatten(3)
+        return torch.stack(self._entries(self.pad(images), self.offsets()[offsets]), 1).flatten(3)
+
+    def _entries(self, padded: Tensor, offsets: Sequence[Sequence[int]]) -> list[Tensor]:
+        """One entry of every patch for each kernel offset, (n, channels, *positions), views."""
+        lengths = [
+            size - reach + 1 for size, reach in zip(padded.shape[2:], self.reach, strict=True)
+        ]
+        entries = []
+        for offset in offsets:
+            axes = zip(offset, lengths, self.stride, strict=True)
+            window = [slice(start, start + length, step) for start, length, step in axes]
+            entries.append(padded[(slice(None), slice(None), *window)])
+        return entries
 
     def offset_groups(self, channels: int, columns: int) -> list[slice]:
         """Kernel offsets in equal groups of at most this many columns, and at least one offset."""

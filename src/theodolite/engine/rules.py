@@ -6,8 +6,7 @@ step by step, in functions that have rules (``STEP_BY_STEP``).
 """
 
 import math
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -98,7 +97,7 @@ def _bias(to_output_grads: ToOutputGrads) -> Structure:
 def _matrix(call: Call, inputs: Tensor, rows: int, transposed: bool) -> Structure | None:
     if not call.has_examples(inputs) or inputs.dim() < 1:
         return None
-    flat = _in_rows(call, inputs, call.axes.get(id(inputs)))
+    flat = _in_rows(call, inputs, call.axis_of(inputs))
     return Outer(flat, _rows_to_output_grads(call), rows, transposed)
 
 
@@ -126,23 +125,14 @@ def addmm(call: Call) -> Structure | None:
     return _matrix(call, bound["mat1"], call.source.shape[1], transposed=True)
 
 
-@register_rule(torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__)
+@register_rule(
+    torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__, Tensor.__rmatmul__
+)
 def matmul(call: Call) -> Structure | None:
     """``input @ weight`` with weight (D, C), and ``weight @ input`` with weight (C, D)."""
-    left, right = call.args if len(call.args) == 2 else (None, None)
-    if left is None or right is None or call.source.dim() != 2:
+    if len(call.args) != 2 or call.source.dim() != 2:
         return None
-    return _product(call, left, right)
-
-
-@register_rule(Tensor.__rmatmul__)
-def reflected_matmul(call: Call) -> Structure | None:
-    """``other @ self`` with swapped arguments."""
-    right, left = call.args
-    return _product(call, left, right) if call.source.dim() == 2 else None
-
-
-def _product(call: Call, left: Tensor, right: Tensor) -> Structure | None:
+    left, right = call.args[::-1] if call.function is Tensor.__rmatmul__ else call.args
     if right is call.source:
         return _matrix(call, left, right.shape[1], transposed=True)
     if left is call.source and right.dim() == 3 and call.has_examples(right):
@@ -182,8 +172,7 @@ def convolution(call: Call) -> Structure | None:
         return _grouped(parts, geometry, to_output_grads, bound["groups"])
     if parts.shape[1] == 1:
         return Outer(parts.squeeze(1), to_output_grads, len(weight), geometry=geometry)
-    inputs = _rows(parts, geometry)
-    return Outer(inputs, to_output_grads, len(weight))
+    return Outer(_patches(parts, geometry), to_output_grads, len(weight))
 
 
 def _maps_to_output_grads(call: Call) -> ToOutputGrads:
@@ -213,10 +202,9 @@ def _geometry(bound: dict[str, Any]) -> PatchGeometry | None:
     return PatchGeometry(kernel, stride, per_axis(padding, count), dilation)
 
 
-def _rows(parts: Tensor, geometry: PatchGeometry) -> Tensor:
+def _patches(parts: Tensor, geometry: PatchGeometry) -> Tensor:
     """Patches of all images of an example, (n, T, D), with D in the order of the weight."""
-    patches = geometry.columns(parts.flatten(0, 1)).transpose(1, 2).flatten(1, 2)
-    rows = patches.transpose(1, 2)  # (n k, T, D)
+    rows = geometry.patch_rows(geometry.pad(parts.flatten(0, 1)))  # (n k, T, D)
     return rows.reshape(len(parts), -1, rows.shape[-1])
 
 
@@ -227,7 +215,7 @@ def _grouped(
 
     def example_gradients(gradient: Tensor) -> Tensor:
         output_grad = to_output_grads(gradient)
-        rows = _rows(parts, geometry).to(output_grad.dtype)  # (n, T, channels offsets)
+        rows = _patches(parts, geometry).to(output_grad.dtype)
         rows = torch.unflatten(rows, 2, (groups, -1)).transpose(1, 2)
         output_grad = torch.unflatten(output_grad, 1, (groups, -1))
         J = output_grad @ rows  # (n, groups, C / groups, D)
@@ -267,83 +255,70 @@ def embedding(call: Call) -> Structure | None:
 @register_rule(functional.layer_norm)
 def layer_norm(call: Call) -> Structure | None:
     """``layer_norm(input, normalized_shape, weight, bias, eps)``."""
-    names = ("input", "normalized_shape", "weight", "bias", "eps")
-    bound = call.bind(*names, weight=None, bias=None, eps=1e-5)
-    shape, eps = tuple(bound["normalized_shape"]), bound["eps"]
-    normalized = partial(functional.layer_norm, normalized_shape=shape, eps=eps)
-    return _trailing(call, bound["input"], shape, bound["bias"] is call.source, normalized)
+    bound = call.bind("input", "normalized_shape", "weight", "bias", "eps")
+    return _scale_or_shift(call, bound, _over_leading_axes)
 
 
 @register_rule(functional.rms_norm)
 def rms_norm(call: Call) -> Structure | None:
     """``rms_norm(input, normalized_shape, weight, eps)``."""
-    bound = call.bind("input", "normalized_shape", "weight", "eps", weight=None, eps=None)
-    shape, eps = tuple(bound["normalized_shape"]), bound["eps"]
-    normalized = partial(functional.rms_norm, normalized_shape=shape, eps=eps)
-    return _trailing(call, bound["input"], shape, False, normalized)
+    bound = call.bind("input", "normalized_shape", "weight", "eps")
+    return _scale_or_shift(call, bound, _over_leading_axes)
 
 
 @register_rule(functional.group_norm)
 def group_norm(call: Call) -> Structure | None:
     """``group_norm(input, num_groups, weight, bias, eps)``."""
-    names = ("input", "num_groups", "weight", "bias", "eps")
-    bound = call.bind(*names, weight=None, bias=None, eps=1e-5)
-    normalized = partial(
-        functional.group_norm, bound["input"], bound["num_groups"], eps=bound["eps"]
-    )
-    return _channels(call, bound["input"], bound["bias"] is call.source, normalized)
+    bound = call.bind("input", "num_groups", "weight", "bias", "eps")
+    return _scale_or_shift(call, bound, _over_positions)
 
 
 @register_rule(functional.batch_norm)
 def batch_norm(call: Call) -> Structure | None:
     """``batch_norm`` with running statistics; batch statistics would mix examples."""
     bound = call.bind(
-        "input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps",
-        weight=None, bias=None, training=False, eps=1e-5,
-    )  # fmt: skip
-    if bound["training"]:
+        "input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"
+    )
+    if bound.get("training"):
         raise CaptureError(
             "batch_norm: expected running statistics, got statistics of the batch, with which an "
             "example's gradient depends on the others; call model.eval() first, and build "
             "BatchNorm with track_running_stats=True"
         )
-    mean, variance = bound["running_mean"], bound["running_var"]
-    images = bound["input"]
-    normalized = partial(functional.batch_norm, images, mean, variance, eps=bound["eps"])
-    return _channels(call, images, bound["bias"] is call.source, normalized)
+    return _scale_or_shift(call, bound, _over_positions)
 
 
-def _trailing(
-    call: Call,
-    inputs: Tensor,
-    shape: tuple[int, ...],
-    is_bias: bool,
-    normalized: Callable[[Tensor], Tensor],
+def _scale_or_shift(
+    call: Call, bound: dict[str, Any], add_up: Callable[[Tensor, Tensor], Tensor]
 ) -> Structure | None:
-    """Parameters of the shape of the last axes: sum over all axes before them."""
+    """Parameters that a normalisation multiplies with its result, or adds to it.
+
+    Args:
+        call: The call.
+        bound: Its arguments by name.
+        add_up: Function of a gradient (n, k, ...) with k parts for each example and of the
+            parameter. It returns the gradient of every example.
+    """
+    inputs, is_shift = bound["input"], bound.get("bias") is call.source
     if not call.has_examples(inputs):
         return None
+    without_parameters = {**bound, **{name: None for name in ("weight", "bias") if name in bound}}
 
     def example_gradients(gradient: Tensor) -> Tensor:
-        product = gradient if is_bias else gradient * normalized(inputs)
-        return call.split_result(product).reshape(call.examples, -1, *shape).sum(1)
+        product = gradient if is_shift else gradient * call.function(**without_parameters)
+        return add_up(call.split_result(product), call.source)
 
-    return Dense(example_gradients, needs=() if is_bias else (inputs,))
+    return Dense(example_gradients, needs=() if is_shift else (inputs,))
 
 
-def _channels(
-    call: Call, inputs: Tensor, is_bias: bool, normalized: Callable[[], Tensor]
-) -> Structure | None:
-    """One parameter per channel: sum over all axes after them."""
-    if not call.has_examples(inputs):
-        return None
+def _over_leading_axes(parts: Tensor, parameter: Tensor) -> Tensor:
+    """For a parameter with the shape of the last axes: the sum over all axes before them."""
+    return parts.reshape(len(parts), -1, *parameter.shape).sum(1)
 
-    def example_gradients(gradient: Tensor) -> Tensor:
-        product = gradient if is_bias else gradient * normalized()
-        parts = call.split_result(product)  # (n, k, channels, ...)
-        return parts.flatten(3).sum((1, 3)) if parts.dim() > 3 else parts.sum(1)
 
-    return Dense(example_gradients, needs=() if is_bias else (inputs,))
+def _over_positions(parts: Tensor, _parameter: Tensor) -> Tensor:
+    """For one number per channel: the sum over all axes but that of the channels."""
+    return parts.flatten(3).sum((1, 3)) if parts.dim() > 3 else parts.sum(1)
 
 
 @register_rule(
@@ -364,20 +339,13 @@ def add(call: Call) -> Structure | None:
     return _reduced(call, None)
 
 
-@register_rule(torch.sub, Tensor.sub, Tensor.sub_, Tensor.__sub__, Tensor.__isub__)
+@register_rule(torch.sub, Tensor.sub, Tensor.sub_, Tensor.__sub__, Tensor.__isub__, Tensor.__rsub__)
 def subtract(call: Call) -> Structure | None:
-    """``a - b`` where one of both depends on parameters only."""
+    """``a - b`` where one of both depends on parameters only; ``a.__rsub__(b)`` is ``b - a``."""
     if call.kwargs or _other(call) is None:
         return None
-    return _reduced(call, None, -1.0 if call.args[1] is call.source else 1.0)
-
-
-@register_rule(Tensor.__rsub__)
-def reflected_subtract(call: Call) -> Structure | None:
-    """``b - a`` with swapped arguments."""
-    if call.kwargs or _other(call) is None:
-        return None
-    return _reduced(call, None, -1.0 if call.args[0] is call.source else 1.0)
+    subtracted = call.args[0 if call.function is Tensor.__rsub__ else 1]
+    return _reduced(call, None, -1.0 if subtracted is call.source else 1.0)
 
 
 def _other(call: Call) -> Tensor | None:
@@ -385,7 +353,7 @@ def _other(call: Call) -> Tensor | None:
     if len(call.args) != 2 or not all(isinstance(value, Tensor) for value in call.args):
         return None
     left, right = call.args
-    if left is right or call.axes.get(id(call.source)) is not None:
+    if left is right or call.axis_of(call.source) is not None:
         return None  # a tensor with one part per example is replayed
     if left.is_complex() or right.is_complex():
         return None  # the gradient of a real factor is the real part
@@ -414,91 +382,58 @@ def replay(call: Call, keep: tuple[bool, ...]) -> Structure:
         call: The call.
         keep: Which tensors of the result have a gradient.
     """
-    for axis, kept in zip(call.result_axes, keep, strict=True):
-        if kept and axis is None and call.examples > 1:
-            raise CannotSplitError(
-                f"{function_name(call.function)}: expected a result with one part per example, got "
-                "one in which they cannot be distinguished"
+    n, source, axis = call.examples, call.source, call.axis_of(call.source)
+    result_axes = [found for found, kept in zip(call.result_axes, keep, strict=True) if kept]
+    if n > 1 and None in result_axes:
+        raise CannotSplitError(
+            f"{function_name(call.function)}: expected a result with one part per example, got "
+            "one in which they cannot be distinguished"
+        )
+    own_rows = axis is not None and n > 1
+    arguments = call.args, call.kwargs
+    divided = [
+        leaf
+        for leaf in leaves(arguments)
+        if isinstance(leaf, Tensor) and leaf is not source and n > 1 and call.axis_of(leaf)
+    ]
+
+    def of_one(source_part: Tensor, output_grads: Sequence[Tensor], parts: Sequence[Tensor]) -> Any:
+        """The gradient of one example, from its part of each result and argument."""
+        own = dict(zip(map(id, divided), parts, strict=True))
+
+        def run(value: Tensor) -> tuple[Tensor, ...]:
+            args, kwargs = map_leaves(
+                lambda leaf: value if leaf is source else own.get(id(leaf), leaf), arguments
             )
-    own_rows = call.axes.get(id(call.source)) is not None and call.examples > 1
-    example_gradients = _Replay(call, keep, own_rows)
-    needs = tuple(t for t in tensors_in((call.args, call.kwargs)) if t is not call.source)
-    return Dense(
-        example_gradients, own_rows=own_rows, axis=call.axes.get(id(call.source)), needs=needs
-    )
+            returned = tensors_in(call.function(*args, **kwargs))
+            return tuple(tensor for tensor, kept in zip(returned, keep, strict=True) if kept)
 
+        return torch.func.vjp(run, source_part)[1](tuple(output_grads))[0]
 
-class _Replay:
-    """From the gradient of a result to gradients of the source for every example."""
-
-    def __init__(self, call: Call, keep: tuple[bool, ...], own_rows: bool) -> None:
-        self.call, self.keep, self.own_rows = call, keep, own_rows
-        self.leaves = [*leaves((call.args, call.kwargs))]
-        self.split = [
-            isinstance(leaf, Tensor)
-            and leaf is not call.source
-            and (call.axes.get(id(leaf)) is not None and call.examples > 1)
-            for leaf in self.leaves
-        ]
-
-    def __call__(self, gradients: Any) -> Tensor:
-        call = self.call
-        axes = [axis for axis, kept in zip(call.result_axes, self.keep, strict=True) if kept]
+    def example_gradients(gradients: Any) -> Tensor:
         given = gradients if isinstance(gradients, tuple) else (gradients,)
         output_grads = tuple(
-            split_examples(gradient, call.examples, axis)
-            for gradient, axis in zip(given, axes, strict=True)
+            split_examples(gradient, n, found)
+            for gradient, found in zip(given, result_axes, strict=True)
         )
-        slices = tuple(
-            split_examples(leaf, call.examples, call.axes[id(leaf)])
-            for leaf, split in zip(self.leaves, self.split, strict=True)
-            if split
-        )
-        source = call.split(call.source) if self.own_rows else call.source
-        return self._all(source, output_grads, slices)
-
-    def _all(
-        self, source: Tensor, output_grads: tuple[Tensor, ...], slices: tuple[Tensor, ...]
-    ) -> Tensor:
-        in_dims = (0 if self.own_rows else None, 0, 0 if slices else None)
+        parts = tuple(map(call.split, divided))
+        sources = call.split(source) if own_rows else source
+        in_dims = (0 if own_rows else None, 0, 0 if parts else None)
         try:
-            return quiet_vmap(self._one, in_dims)(source, output_grads, slices)
+            return quiet_vmap(of_one, in_dims)(sources, output_grads, parts)
         except RuntimeError:  # no batching rule, as for some recurrent kernels
             rows = [
-                self._one(
-                    source[k] if self.own_rows else source,
-                    tuple(output_grad[k] for output_grad in output_grads),
-                    tuple(part[k] for part in slices),
+                of_one(
+                    sources[k] if own_rows else sources,
+                    [output_grad[k] for output_grad in output_grads],
+                    [part[k] for part in parts],
                 )
-                for k in range(self.call.examples)
+                for k in range(n)
             ]
             return torch.stack(rows)
 
-    def _one(
-        self, source: Tensor, output_grads: tuple[Tensor, ...], slices: tuple[Tensor, ...]
-    ) -> Tensor:
-        def run(value: Tensor) -> tuple[Tensor, ...]:
-            result = self._function(slices)(value)
-            kept = zip(tensors_in(result), self.keep, strict=True)
-            return tuple(tensor for tensor, keep in kept if keep)
-
-        pull = torch.func.vjp(run, source)[1]
-        return pull(output_grads)[0]
-
-    def _function(self, slices: tuple[Tensor, ...]) -> Callable[[Tensor], Any]:
-        def function(value: Tensor) -> Any:
-            parts = iter(slices)
-            chosen = iter(
-                [
-                    value if leaf is self.call.source else next(parts) if split else leaf
-                    for leaf, split in zip(self.leaves, self.split, strict=True)
-                ]
-            )
-            nested = (self.call.args, self.call.kwargs)
-            args, kwargs = map_leaves(lambda _leaf: next(chosen), nested)
-            return self.call.function(*args, **kwargs)
-
-        return function
+    needs = tuple(tensor for tensor in tensors_in(arguments) if tensor is not source)
+    return Dense(example_gradients, own_rows=own_rows, axis=axis, needs=needs)
 
 
 # Recurrent layers step by step. PyTorch runs such a layer as one call, which hides the gradients of
