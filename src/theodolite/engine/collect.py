@@ -8,12 +8,12 @@ factors of all examples of the block.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from theodolite.engine.calls import Dense, Lookup, Outer, ResultGrads, split_examples
@@ -91,20 +91,50 @@ class Collector(ABC):
         """The factors of all examples; None if no gradient has arrived."""
 
 
-def _joined_inputs(structures: Sequence[Outer]) -> tuple[Tensor, PatchGeometry | None]:
+def _filled(use: Use, given: ResultGrads) -> tuple[Tensor, ...]:
+    """Gradients at the results of a call, with zeros for None."""
+    like = use.origin.tensor
+    return tuple(
+        torch.zeros(shape, dtype=like.dtype, device=like.device) if gradient is None else gradient
+        for gradient, shape in zip(given, use.result_shapes, strict=True)
+    )
+
+
+def _joined_output_grads(
+    uses: Sequence[Use], gradients: Sequence[ResultGrads]
+) -> Float[Tensor, "n C T"]:
+    """Output gradients at all uses of a matrix or table, joined along the positions."""
+    parts = []
+    for use, given in zip(uses, gradients, strict=True):
+        assert isinstance(use.structure, (Outer, Lookup))
+        parts.append(use.structure.to_output_grads(*_filled(use, given)))
+    return joined(parts, 2)
+
+
+def _joined_inputs(uses: Sequence[Use]) -> tuple[Tensor, PatchGeometry | None]:
     """Inputs of all uses of a matrix, joined; images if it has one convolution."""
+    structures = [use.structure for use in uses if isinstance(use.structure, Outer)]
     if len(structures) == 1:
-        return structures[0].inputs, structures[0].geometry
-    return torch.cat([structure.rows_of_inputs() for structure in structures], 1), None
+        inputs, geometry = structures[0].inputs, structures[0].geometry
+    else:
+        inputs = torch.cat([structure.rows_of_inputs() for structure in structures], 1)
+        geometry = None
+    return scaled(inputs, uses[0].origin.scale), geometry
 
 
-def _padded(tensor: Tensor, axis: int, length: int) -> Tensor:
-    """Append zeros along one axis up to this length; positions of zero weight change nothing."""
-    if tensor.shape[axis] == length:
+def _joined_tokens(uses: Sequence[Use]) -> tuple[Int[Tensor, "n T"], int]:
+    """Tokens of all lookups in a table, joined, and the length of the table."""
+    lookups = [use.structure for use in uses if isinstance(use.structure, Lookup)]
+    return joined([lookup.tokens for lookup in lookups], 1), lookups[0].table_length
+
+
+def _padded(tensor: Tensor, axis: int, length: int, value: int = 0) -> Tensor:
+    """Append a value along one axis up to this length; positions of zero weight change nothing."""
+    if tensor.shape[axis] >= length:
         return tensor
     shape = list(tensor.shape)
     shape[axis] = length - shape[axis]
-    return torch.cat([tensor, tensor.new_zeros(shape)], axis)
+    return torch.cat([tensor, tensor.new_full(shape, value)], axis)
 
 
 class _PositionCollector(Collector):
@@ -116,26 +146,16 @@ class _PositionCollector(Collector):
 
     def add(self, output: int, gradients: Sequence[ResultGrads]) -> None:
         """Copy output gradients into place; this is their only copy."""
-        output_grads = self._joined(gradients)
-        if output_grads is None:
-            return
-        _, C, T = output_grads.shape
-        if self._output_grads is None:
-            self._output_grads = self.sizes.zeros(self.sizes.output_count, C, T)
-        self._output_grads = _padded(self._output_grads, 3, max(T, self._output_grads.shape[3]))
-        self._output_grads[self._span, output, :, :T].copy_(output_grads)
+        if any(given[0] is not None for given in gradients):
+            output_grads = _joined_output_grads(self._uses, gradients)
+            self._place(range(output, output + 1), output_grads.unsqueeze(1))
 
-    def _joined(self, gradients: Sequence[ResultGrads]) -> Tensor | None:
-        if all(given[0] is None for given in gradients):
-            return None
-        parts = []
-        for use, (gradient,) in zip(self._uses, gradients, strict=True):
-            assert isinstance(use.structure, (Outer, Lookup))
-            if gradient is None:
-                shape, sizes = use.result_shapes[0], self.sizes
-                gradient = torch.zeros(shape, dtype=sizes.dtype, device=sizes.device)
-            parts.append(use.structure.to_output_grads(gradient))
-        return joined(parts, 2)
+    def _place(self, outputs: range, output_grads: Float[Tensor, "m k C T"]) -> None:
+        kept, length = self._output_grads, output_grads.shape[3]
+        if kept is None:
+            kept = self.sizes.zeros(self.sizes.output_count, *output_grads.shape[2:])
+        self._output_grads = _padded(kept, 3, length)
+        self._output_grads[self._span, outputs.start : outputs.stop, :, :length] = output_grads
 
 
 class LookupCollector(_PositionCollector):
@@ -144,189 +164,86 @@ class LookupCollector(_PositionCollector):
     def __init__(self, group: ParameterGroup, sizes: BlockSizes) -> None:
         super().__init__(group, sizes)
         self._tokens: Tensor | None = None
-        self._table = 0
 
     def begin(self, span: slice, uses: Sequence[Use]) -> None:
         """Keep the tokens; -1 is a position that does not exist."""
         super().begin(span, uses)
-        lookups = [use.structure for use in uses if isinstance(use.structure, Lookup)]
-        tokens = joined([lookup.tokens for lookup in lookups], 1)
-        self._table = lookups[0].table_length
+        tokens, self._table_length = _joined_tokens(uses)
+        length = tokens.shape[1]
         if self._tokens is None:
-            shape = (self.sizes.examples, tokens.shape[1])
-            self._tokens = torch.full(shape, -1, dtype=torch.long, device=tokens.device)
-        missing = tokens.shape[1] - self._tokens.shape[1]
-        if missing > 0:
-            filler = self._tokens.new_full((len(self._tokens), missing), -1)
-            self._tokens = torch.cat([self._tokens, filler], 1)
-        self._tokens[span, : tokens.shape[1]] = tokens
+            self._tokens = tokens.new_full((self.sizes.examples, length), -1)
+        self._tokens = _padded(self._tokens, 1, length, -1)
+        self._tokens[span, :length] = tokens
 
-    def _joined(self, gradients: Sequence[ResultGrads]) -> Tensor | None:
-        output_grads = super()._joined(gradients)
-        return (
-            output_grads
-            if output_grads is None
-            else scaled(output_grads, self._uses[0].origin.scale)
-        )
+    def _place(self, outputs: range, output_grads: Float[Tensor, "m k C T"]) -> None:
+        super()._place(outputs, scaled(output_grads, self._uses[0].origin.scale))
 
     def factors(self) -> LookupFactors | None:
         """Tokens and output gradients."""
         if self._output_grads is None:
             return None
         assert self._tokens is not None
-        length = max(self._tokens.shape[1], self._output_grads.shape[3])
-        output_grads = _padded(self._output_grads, 3, length)
-        return LookupFactors(self.group.parameters, self._tokens, output_grads, self._table)
+        output_grads = _padded(self._output_grads, 3, self._tokens.shape[1])
+        return LookupFactors(self.group.parameters, self._tokens, output_grads, self._table_length)
 
 
 class OuterCollector(_PositionCollector):
-    """Inputs and output gradients of a matrix, or its gradients if these are kept.
+    """Inputs and output gradients of a matrix.
 
     Args:
         group: The group.
         sizes: Sizes of the block.
         route: The order of contraction.
-        stores_gradients: Whether gradients are kept instead of their factors.
     """
 
-    def __init__(
-        self, group: ParameterGroup, sizes: BlockSizes, route: Route, stores_gradients: bool = False
-    ) -> None:
+    def __init__(self, group: ParameterGroup, sizes: BlockSizes, route: Route) -> None:
         super().__init__(group, sizes)
-        self._route, self._stores_gradients = route, stores_gradients
-        self._geometry: PatchGeometry | None = None
-        self._inputs: Tensor | None = None  # inputs of all examples
-        self._pass_inputs: Tensor  # inputs of the current examples
-        self._gradients: list[Tensor] = []
-        self._waiting: Tensor | None = None
-        self._first = 0
+        self._route = route
+        self._inputs: Tensor | None = None  # of all examples
 
     def begin(self, span: slice, uses: Sequence[Use]) -> None:
         """Keep the inputs, as images where patches can be cut from them later."""
         super().begin(span, uses)
-        structures = [use.structure for use in uses if isinstance(use.structure, Outer)]
-        origin = uses[0].origin
-        self._shape, self._transposed = tuple(origin.tensor.shape), structures[0].transposed
-        inputs, self._geometry = _joined_inputs(structures)
-        self._pass_inputs = scaled(inputs.to(self.sizes.dtype), origin.scale)
-        if not self._stores_gradients:
-            self._keep(self._pass_inputs)
-
-    def _keep(self, inputs: Tensor) -> None:
-        if inputs.shape[0] == self.sizes.examples:
+        structure = uses[0].structure
+        assert isinstance(structure, Outer)
+        self._shape, self._transposed = tuple(uses[0].origin.tensor.shape), structure.transposed
+        inputs, self._geometry = _joined_inputs(uses)
+        inputs = inputs.to(self.sizes.dtype)
+        if len(inputs) == self.sizes.examples:
             self._inputs = compact(inputs)
             return
         if self._inputs is None:
             self._inputs = self.sizes.zeros(*inputs.shape[1:])
-        if self._geometry is not None and inputs.shape[1:] != self._inputs.shape[1:]:
+        if self._geometry is None:
+            self._inputs = _padded(self._inputs, 1, inputs.shape[1])
+        elif inputs.shape[1:] != self._inputs.shape[1:]:
             raise ShapeError(
                 f"inputs: expected images of one size, got {tuple(self._inputs.shape[2:])} and "
                 f"{tuple(inputs.shape[2:])}; resize them or pass one size at a time"
             )
-        if self._geometry is None and inputs.shape[1] > self._inputs.shape[1]:
-            self._inputs = _padded(self._inputs, 1, inputs.shape[1])
-        self._inputs[(self._span, slice(0, inputs.shape[1]))] = inputs
-
-    def add(self, output: int, gradients: Sequence[ResultGrads]) -> None:
-        """Keep output gradients, or the gradients that they make with the inputs."""
-        if not self._stores_gradients:
-            super().add(output, gradients)
-            return
-        output_grads = self._joined(gradients)
-        if output_grads is not None:
-            self._wait(output, output_grads)
-        if self._waiting is not None and output + 1 == self._first + self._waiting.shape[1]:
-            self._form()
-
-    def _wait(self, output: int, output_grads: Tensor) -> None:
-        """Keep output gradients of a few outputs, so that patches are made once for all of them."""
-        if self._waiting is None:
-            n, C, T = output_grads.shape
-            size = n * C * T * self.sizes.dtype.itemsize
-            waiting = self.sizes.waiting_bytes // max(1, size)
-            count = max(1, min(self.sizes.output_count - output, waiting))
-            self._first = output
-            if count == 1:  # large ones are used at once, without a copy
-                self._waiting = self._own(output_grads.unsqueeze(1))
-                return
-            self._waiting = torch.zeros(
-                n, count, C, T, dtype=self.sizes.dtype, device=output_grads.device
-            )
-        self._waiting[:, output - self._first].copy_(output_grads)
-
-    def _form(self) -> None:
-        """Make gradients from the waiting output gradients."""
-        assert self._waiting is not None
-        output_grads, self._waiting = self._waiting, None
-        _, count, C, _ = output_grads.shape
-        target_rows = (self._span, slice(self._first, self._first + count))
-        number = 0
-        for number, columns in enumerate(self._columns()):
-            target = self._part(number, C, columns.shape[1])[target_rows]
-            with without_autocast(self.sizes.device):
-                product = output_grads.flatten(1, 2) @ columns.mT
-            target.copy_(product.view(target.shape))
-        if self.group.bias is not None:
-            self._part(number + 1, C, 1)[target_rows] = output_grads.sum(3, keepdim=True)
+        self._inputs[span, : inputs.shape[1]] = inputs
 
     def add_joint(self, outputs: range, gradients: Sequence[tuple[Tensor, ...]]) -> None:
         """The same in one copy, if the matrix has a single use."""
         if len(gradients) > 1:
             super().add_joint(outputs, gradients)
             return
-        structure = self._uses[0].structure
-        assert isinstance(structure, Outer)
-        output_grads = _joint_output_grads(structure, gradients[0][0])  # (n, outputs, C, T)
-        if self._stores_gradients:
-            self._waiting, self._first = self._own(output_grads), outputs.start
-            self._form()
-        elif len(outputs) == self.sizes.output_count and len(output_grads) == self.sizes.examples:
-            self._output_grads = self._own(output_grads)
+        output_grads = _joint_output_grads(self._uses[0], gradients[0][0])
+        if len(outputs) == self.sizes.output_count and len(output_grads) == self.sizes.examples:
+            self._output_grads = output_grads.to(self.sizes.dtype).contiguous()
         else:
             self._place(outputs, output_grads)
 
-    def _own(self, output_grads: Tensor) -> Tensor:
-        return output_grads.to(self.sizes.dtype).contiguous()
-
-    def _place(self, outputs: range, output_grads: Tensor) -> None:
-        if self._output_grads is None:
-            self._output_grads = self.sizes.zeros(self.sizes.output_count, *output_grads.shape[2:])
-        length = output_grads.shape[3]
-        longest = max(length, self._output_grads.shape[3])
-        self._output_grads = _padded(self._output_grads, 3, longest)
-        self._output_grads[self._span, outputs.start : outputs.stop, :, :length] = output_grads
-
-    def _part(self, number: int, rows: int, columns: int) -> Tensor:
-        if len(self._gradients) == number:
-            self._gradients.append(self.sizes.zeros(self.sizes.output_count, rows, columns))
-        return self._gradients[number]
-
-    def _columns(self) -> Iterable[Tensor]:
-        if self._geometry is None:
-            return [self._pass_inputs.transpose(1, 2)]
-        return self._geometry.column_parts(self._pass_inputs)
-
-    def end(self) -> None:
-        """Release the pass and its inputs."""
-        if self._waiting is not None:
-            self._form()
-        super().end()
-        del self._pass_inputs
-
-    def factors(self) -> OuterFactors | DenseFactors | None:
-        """Inputs with output gradients, or gradients."""
-        names = self.group.parameters
-        if self._stores_gradients:
-            parts = [part.flatten(2) for part in self._gradients]
-            return DenseFactors(names, parts) if parts else None
+    def factors(self) -> OuterFactors | None:
+        """Inputs with output gradients."""
         if self._output_grads is None:
             return None
         assert self._inputs is not None
         inputs = self._inputs
         if self._geometry is None:
-            inputs = _padded(inputs, 1, max(inputs.shape[1], self._output_grads.shape[3]))
+            inputs = _padded(inputs, 1, self._output_grads.shape[3])
         return OuterFactors(
-            names,
+            self.group.parameters,
             inputs,
             self._output_grads,
             geometry=self._geometry,
@@ -336,12 +253,89 @@ class OuterCollector(_PositionCollector):
         )
 
 
-def _joint_output_grads(structure: Outer, gradients: Tensor) -> Tensor:
-    """Output gradients of several outputs, from (outputs, n, ...) to (n, outputs, C, T).
+class FormingCollector(Collector):
+    """Gradients of a matrix, formed after every backward pass because they are small.
+
+    Output gradients of a few outputs wait, so that patches are made once for all of them.
+    """
+
+    def __init__(self, group: ParameterGroup, sizes: BlockSizes) -> None:
+        super().__init__(group, sizes)
+        self._inputs: Tensor | None = None  # of the current examples
+        self._waiting: dict[int, Tensor] = {}  # output -> (n, C, T)
+        self._gradients: list[Tensor] = []  # pieces (n, c, C, columns)
+
+    def begin(self, span: slice, uses: Sequence[Use]) -> None:
+        """Keep the inputs until the end of the pass."""
+        super().begin(span, uses)
+        inputs, self._geometry = _joined_inputs(uses)
+        self._inputs = inputs.to(self.sizes.dtype)
+
+    def add(self, output: int, gradients: Sequence[ResultGrads]) -> None:
+        """Keep output gradients, and form gradients if enough of them wait."""
+        arrived = any(given[0] is not None for given in gradients)
+        if arrived:
+            self._waiting[output] = _joined_output_grads(self._uses, gradients)
+        waiting = sum(part.nbytes for part in self._waiting.values())
+        if not arrived or 2 * waiting > self.sizes.waiting_bytes:  # they are joined in a copy
+            self._form_waiting()
+
+    def add_joint(self, outputs: range, gradients: Sequence[tuple[Tensor, ...]]) -> None:
+        """The same for several outputs without waiting, if the matrix has a single use."""
+        if len(gradients) > 1:
+            super().add_joint(outputs, gradients)
+        else:
+            self._form(outputs, _joint_output_grads(self._uses[0], gradients[0][0]))
+
+    def _form_waiting(self) -> None:
+        if self._waiting:
+            outputs = range(min(self._waiting), max(self._waiting) + 1)
+            output_grads = joined([part.unsqueeze(1) for part in self._waiting.values()], 1)
+            self._waiting.clear()
+            self._form(outputs, output_grads)
+
+    def _form(self, outputs: range, output_grads: Float[Tensor, "m k C T"]) -> None:
+        output_grads = output_grads.to(self.sizes.dtype).contiguous()
+        assert self._inputs is not None
+        columns = (
+            [self._inputs.mT]
+            if self._geometry is None
+            else self._geometry.column_parts(self._inputs)
+        )
+        number = 0
+        for number, part in enumerate(columns):
+            with without_autocast(self.sizes.device):
+                product = output_grads.flatten(1, 2) @ part.mT
+            self._put(number, outputs, product.view(*output_grads.shape[:3], -1))
+        if self.group.bias is not None:
+            self._put(number + 1, outputs, output_grads.sum(3, keepdim=True))
+
+    def _put(self, number: int, outputs: range, values: Float[Tensor, "m k C D"]) -> None:
+        if len(self._gradients) == number:
+            zeros = self.sizes.zeros(self.sizes.output_count, *values.shape[2:])
+            self._gradients.append(zeros)
+        self._gradients[number][self._span, outputs.start : outputs.stop] = values
+
+    def end(self) -> None:
+        """Form the last gradients, and release the pass."""
+        self._form_waiting()
+        super().end()
+        self._inputs = None
+
+    def factors(self) -> DenseFactors | None:
+        """The gradients."""
+        parts = [part.flatten(2) for part in self._gradients]
+        return DenseFactors(self.group.parameters, parts) if parts else None
+
+
+def _joint_output_grads(use: Use, gradients: Tensor) -> Float[Tensor, "n k C T"]:
+    """Output gradients of several outputs at one use of a matrix, from (outputs, n, ...).
 
     Those of the first output are mostly a view. All others have the same strides, so their places
     follow without a view for every output.
     """
+    structure = use.structure
+    assert isinstance(structure, Outer)
     first = structure.to_output_grads(gradients[0])
     if first.untyped_storage().data_ptr() != gradients.untyped_storage().data_ptr():
         return torch.stack([first, *(structure.to_output_grads(part) for part in gradients[1:])], 1)
@@ -445,10 +439,13 @@ class MixedCollector(Collector):
 
     def factors(self) -> Factors | None:
         """Factors of both kinds, or of the kind that received gradients."""
-        outer, lookup = self._outer.factors(), self._lookup.factors()
-        if isinstance(outer, OuterFactors) and lookup is not None:
-            return MixedFactors(outer, lookup)
-        return outer if lookup is None else lookup
+        return _mixed(self._outer.factors(), self._lookup.factors())
+
+
+def _mixed(outer: OuterFactors | None, lookup: LookupFactors | None) -> Factors | None:
+    if outer is not None and lookup is not None:
+        return MixedFactors(outer, lookup)
+    return outer if lookup is None else lookup
 
 
 def collector_of(plan: GroupPlan, sizes: BlockSizes, parameter: Tensor) -> Collector:
@@ -458,8 +455,10 @@ def collector_of(plan: GroupPlan, sizes: BlockSizes, parameter: Tensor) -> Colle
         return LookupCollector(group, sizes)
     if group.kind == "mixed":
         return MixedCollector(group, sizes, plan.route)
+    if group.kind == "outer" and plan.stores_gradients:
+        return FormingCollector(group, sizes)
     if group.kind == "outer":
-        return OuterCollector(group, sizes, plan.route, plan.stores_gradients)
+        return OuterCollector(group, sizes, plan.route)
     return DenseCollector(group, sizes, parameter)
 
 
@@ -481,13 +480,7 @@ def use_gradients(
         limit: Bytes that are converted at a time.
     """
     origin, structure = use.origin, use.structure
-    device = next(gradient.device for gradient in given if gradient is not None)
-    filled = tuple(
-        torch.zeros(shape, dtype=origin.tensor.dtype, device=device)
-        if gradient is None
-        else gradient
-        for gradient, shape in zip(given, use.result_shapes, strict=True)
-    )
+    filled = _filled(use, given)
     example_gradients: Callable[[Any], Tensor] = structure.example_gradients
     rows = example_gradients(filled if len(filled) > 1 else filled[0])
     if isinstance(structure, Dense) and structure.own_rows:  # parts are always pulled back
@@ -522,67 +515,61 @@ def loss_factors(
         parameters: Name -> parameter.
     """
     for group in groups:
-        chosen = [
-            (uses[index], arrived[index])
+        indices = [
+            index
             for index in group.uses
             if any(gradient is not None for gradient in arrived[index])
         ]
-        if not chosen:
-            continue
-        for use, _ in chosen:
-            use.require_not_overwritten()
-        yield _loss_factors(group, chosen, parameters[group.parameter])
+        if indices:
+            own = [uses[index] for index in indices]
+            for use in own:
+                use.require_not_overwritten()
+            gradients = [arrived[index] for index in indices]
+            yield _loss_factors(group, own, gradients, parameters[group.parameter])
 
 
-Chosen = list[tuple[Use, ResultGrads]]
+def _loss_factors(
+    group: ParameterGroup, uses: list[Use], gradients: list[ResultGrads], parameter: Tensor
+) -> Factors:
+    if group.kind == "dense":
+        pairs = zip(uses, gradients, strict=True)
+        rows = [use_gradients(*pair, parameter, group.needs_pull_back) for pair in pairs]
+        total = rows[0] if len(rows) == 1 else torch.stack(rows).sum(0)
+        shape = parameter.shape if group.needs_pull_back else uses[0].origin.tensor.shape
+        return DenseFactors(group.parameters, [total.reshape(len(total), 1, -1)], shape)
+
+    def of_kind(kind: type) -> tuple[list[Use], list[ResultGrads]]:
+        chosen = [k for k, use in enumerate(uses) if isinstance(use.structure, kind)]
+        return [uses[k] for k in chosen], [gradients[k] for k in chosen]
+
+    factors = _mixed(_outer(group, *of_kind(Outer)), _lookup(group, *of_kind(Lookup)))
+    assert factors is not None
+    return factors
 
 
-def _loss_factors(group: ParameterGroup, chosen: Chosen, parameter: Tensor) -> Factors:
-    if group.kind == "mixed":
-        outer = [pair for pair in chosen if isinstance(pair[0].structure, Outer)]
-        lookup = [pair for pair in chosen if isinstance(pair[0].structure, Lookup)]
-        if outer and lookup:
-            return MixedFactors(_outer(group, outer), _lookup(group, lookup))
-        return _outer(group, outer) if outer else _lookup(group, lookup)
-    if group.kind == "outer":
-        return _outer(group, chosen)
-    if group.kind == "lookup":
-        return _lookup(group, chosen)
-    rows = [use_gradients(use, given, parameter, group.needs_pull_back) for use, given in chosen]
-    total = rows[0] if len(rows) == 1 else torch.stack(rows).sum(0)
-    shape = parameter.shape if group.needs_pull_back else chosen[0][0].origin.tensor.shape
-    return DenseFactors(group.parameters, [total.reshape(len(total), 1, -1)], shape)
-
-
-def _outer(group: ParameterGroup, chosen: Chosen) -> OuterFactors:
-    structures: list[Outer] = []
-    output_grads: list[Tensor] = []
-    for use, (gradient,) in chosen:
-        assert isinstance(use.structure, Outer)
-        assert gradient is not None
-        structures.append(use.structure)
-        output_grads.append(use.structure.to_output_grads(gradient))
-    origin = chosen[0][0].origin
-    inputs, geometry = _joined_inputs(structures)
+def _outer(
+    group: ParameterGroup, uses: list[Use], gradients: list[ResultGrads]
+) -> OuterFactors | None:
+    if not uses:
+        return None
+    structure = uses[0].structure
+    assert isinstance(structure, Outer)
+    inputs, geometry = _joined_inputs(uses)
     return OuterFactors(
         group.parameters,
-        scaled(inputs, origin.scale),
-        joined(output_grads, 2).unsqueeze(1),
+        inputs,
+        _joined_output_grads(uses, gradients).unsqueeze(1),
         geometry=geometry,
-        shape=origin.tensor.shape,
-        transposed=structures[0].transposed,
+        shape=uses[0].origin.tensor.shape,
+        transposed=structure.transposed,
     )
 
 
-def _lookup(group: ParameterGroup, chosen: Chosen) -> LookupFactors:
-    tokens: list[Tensor] = []
-    output_grads: list[Tensor] = []
-    for use, (gradient,) in chosen:
-        assert isinstance(use.structure, Lookup)
-        assert gradient is not None
-        tokens.append(use.structure.tokens)
-        output_grads.append(use.structure.to_output_grads(gradient))
-    first, origin = chosen[0][0].structure, chosen[0][0].origin
-    assert isinstance(first, Lookup)
-    grads = scaled(joined(output_grads, 2), origin.scale).unsqueeze(1)
-    return LookupFactors(group.parameters, joined(tokens, 1), grads, first.table_length)
+def _lookup(
+    group: ParameterGroup, uses: list[Use], gradients: list[ResultGrads]
+) -> LookupFactors | None:
+    if not uses:
+        return None
+    tokens, length = _joined_tokens(uses)
+    output_grads = scaled(_joined_output_grads(uses, gradients), uses[0].origin.scale)
+    return LookupFactors(group.parameters, tokens, output_grads.unsqueeze(1), length)

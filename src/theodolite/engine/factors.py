@@ -80,29 +80,23 @@ class Factors(ABC):
 
     Attributes:
         names: The parameters of the group: one, or a matrix and its bias.
+        output_count: The number of outputs c.
+        entries: The number of entries p of one gradient.
         route: The order in which their Gram matrix is contracted.
     """
 
     names: tuple[str, ...]
+    output_count: int
+    entries: int
     route: Route = "gradients"
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @property
-    @abstractmethod
-    def output_count(self) -> int:
-        """The number of outputs c."""
-
-    @property
-    @abstractmethod
-    def entries(self) -> int:
-        """The number of entries p of one gradient."""
 
     @property
     @abstractmethod
     def working_bytes(self) -> int:
         """Bytes of intermediate results for one example."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
 
     @abstractmethod
     def __getitem__(self, examples: Examples) -> "Factors": ...
@@ -169,19 +163,11 @@ class DenseFactors(Factors):
         shape: Sequence[int] | None = None,
     ) -> None:
         self.names, self._pieces, self._shape = names, pieces, shape
+        self.output_count = pieces[0].shape[1]
+        self.entries = sum(piece.shape[2] for piece in pieces)
 
     def __len__(self) -> int:
         return len(self._pieces[0])
-
-    @property
-    def output_count(self) -> int:
-        """The number of outputs c."""
-        return self._pieces[0].shape[1]
-
-    @property
-    def entries(self) -> int:
-        """The number of entries p of one gradient."""
-        return sum(piece.shape[2] for piece in self._pieces)
 
     @property
     def working_bytes(self) -> int:
@@ -205,24 +191,21 @@ class DenseFactors(Factors):
 class PositionFactors(Factors):
     """Factors with output gradients at every position.
 
-    Attributes:
+    Args:
+        names: The parameters of the group.
         output_grads: (n, c, C, T).
+
+    Attributes:
+        width: C, the entries of an output gradient at one position.
+        positions: T.
     """
 
-    output_grads: Float[Tensor, "n c C T"]
+    def __init__(self, names: tuple[str, ...], output_grads: Float[Tensor, "n c C T"]) -> None:
+        self.names, self.output_grads = names, output_grads
+        _, self.output_count, self.width, self.positions = output_grads.shape
 
     def __len__(self) -> int:
         return len(self.output_grads)
-
-    @property
-    def output_count(self) -> int:
-        """The number of outputs c."""
-        return self.output_grads.shape[1]
-
-    @property
-    def positions(self) -> int:
-        """The number of positions T."""
-        return self.output_grads.shape[3]
 
     @cached_property
     def b(self) -> Float[Tensor, "n c C T"]:
@@ -243,6 +226,10 @@ class OuterFactors(PositionFactors):
         shape: Shape of the matrix or kernel.
         transposed: Whether the matrix is stored as (D, C).
         route: The order in which the Gram matrix is contracted.
+
+    Attributes:
+        columns: D.
+        has_bias: Whether a bias belongs to the group.
     """
 
     def __init__(
@@ -256,31 +243,18 @@ class OuterFactors(PositionFactors):
         transposed: bool = False,
         route: Route = "positions",
     ) -> None:
-        self.names, self.inputs, self.output_grads = names, inputs, output_grads
-        self.geometry, self.shape, self.transposed = geometry, tuple(shape), transposed
-        self.route = route
-
-    @property
-    def columns(self) -> int:
-        """The number of columns D."""
-        if self.geometry is None:
-            return self.inputs.shape[2]
-        return self.inputs.shape[1] * self.geometry.offset_count
-
-    @property
-    def entries(self) -> int:
-        """The number of entries p of one gradient."""
-        return self.output_grads.shape[2] * (self.columns + self.has_bias)
-
-    @property
-    def has_bias(self) -> bool:
-        """Whether a bias belongs to the group."""
-        return len(self.names) > 1
+        super().__init__(names, output_grads)
+        self.inputs, self.geometry, self.route = inputs, geometry, route
+        self.shape, self.transposed = tuple(shape), transposed
+        offsets = 1 if geometry is None else geometry.offset_count
+        self.columns = inputs.shape[2 if geometry is None else 1] * offsets
+        self.has_bias = len(names) > 1
+        self.entries = self.width * (self.columns + self.has_bias)
 
     @property
     def working_bytes(self) -> int:
         """Bytes of patches, and of Gram matrices over positions or of gradients."""
-        T, D, C = self.positions, self.columns, self.output_grads.shape[2]
+        T, D, C = self.positions, self.columns, self.width
         patches = T * D if self.geometry is not None else 0
         if self._gradients_are_cheaper:
             numbers = self.output_count * C * D
@@ -301,7 +275,7 @@ class OuterFactors(PositionFactors):
 
     @cached_property
     def _gradients_are_cheaper(self) -> bool:
-        return gradients_are_cheaper(self.positions, self.output_grads.shape[2], self.columns)
+        return gradients_are_cheaper(self.positions, self.width, self.columns)
 
     @cached_property
     def a(self) -> Float[Tensor, "n T D"]:
@@ -371,7 +345,7 @@ class OuterFactors(PositionFactors):
 
     def unpack(self, vector: Float[Tensor, " p"]) -> dict[str, Tensor]:
         """The matrix in its stored form, and the bias."""
-        C, D = self.output_grads.shape[2], self.columns
+        C, D = self.width, self.columns
         matrix = vector[: C * D].view(C, D)
         if self.transposed:
             matrix = matrix.T
@@ -423,18 +397,9 @@ class LookupFactors(PositionFactors):
         output_grads: Float[Tensor, "n c C T"],
         table_length: int,
     ) -> None:
-        self.names, self.tokens, self.output_grads = names, tokens, output_grads
-        self.table_length = table_length
-
-    @property
-    def width(self) -> int:
-        """The width C of a row."""
-        return self.output_grads.shape[2]
-
-    @property
-    def entries(self) -> int:
-        """The number of entries p of one gradient."""
-        return self.table_length * self.width
+        super().__init__(names, output_grads)
+        self.tokens, self.table_length = tokens, table_length
+        self.entries = table_length * self.width
 
     @property
     def working_bytes(self) -> int:
@@ -496,19 +461,10 @@ class MixedFactors(Factors):
     def __init__(self, outer: OuterFactors, lookup: LookupFactors) -> None:
         self.outer, self.lookup = outer, lookup
         self.names, self.route = outer.names, outer.route
+        self.output_count, self.entries = lookup.output_count, lookup.entries
 
     def __len__(self) -> int:
         return len(self.lookup)
-
-    @property
-    def output_count(self) -> int:
-        """The number of outputs c."""
-        return self.lookup.output_count
-
-    @property
-    def entries(self) -> int:
-        """The number of entries p of one gradient."""
-        return self.lookup.entries
 
     @property
     def working_bytes(self) -> int:

@@ -302,7 +302,7 @@ def _scale_or_shift(
     inputs, is_shift = bound["input"], bound.get("bias") is call.source
     if not call.has_examples(inputs):
         return None
-    without_parameters = {**bound, **{name: None for name in ("weight", "bias") if name in bound}}
+    without_parameters = {**bound, **dict.fromkeys(bound.keys() & {"weight", "bias"})}
 
     def example_gradients(gradient: Tensor) -> Tensor:
         product = gradient if is_shift else gradient * call.function(**without_parameters)
