@@ -21,6 +21,7 @@ from theodolite.engine.factors import (
     OuterFactors,
     PositionFactors,
     crossed,
+    joined,
 )
 from theodolite.engine.patches import PatchGeometry
 from theodolite.engine.readouts import Mode
@@ -118,21 +119,15 @@ class PositionGram:
         symmetric: Whether both are the same.
     """
 
-    def __init__(
-        self,
-        left: PositionFactors,
-        right: PositionFactors,
-        symmetric: bool,
-    ) -> None:
+    def __init__(self, left: PositionFactors, right: PositionFactors, symmetric: bool) -> None:
         self._dtype = left.output_grads.dtype
         self._bias = len(left.names) > 1
-        geometry = left.geometry if isinstance(left, OuterFactors) else None
-        self._geometry = geometry if geometry is not None and geometry.keeps_size else None
-        self._spatial = _spatial(left) if self._geometry else ()
-        a = _position_rows(left)
-        b = a if symmetric else _position_rows(right)
-        self._positions = a.shape[1], b.shape[1]
-        self._left, self._right = a, b
+        self._geometry: PatchGeometry | None = None  # if the rows are pixels
+        if isinstance(left, OuterFactors) and left.geometry is not None:
+            self._geometry = left.geometry if left.geometry.keeps_size else None
+            self._spatial = tuple(left.inputs.shape[2:])
+        self._left = _position_rows(left)
+        self._right = self._left if symmetric else _position_rows(right)
 
     def block(self, left: slice, right: slice) -> Tensor:
         """Inner products between two ranges of examples, plus one if a bias is included."""
@@ -140,15 +135,10 @@ class PositionGram:
         if not a.is_floating_point():
             return _same_tokens(a, b).to(self._dtype)
         flat = a.flatten(0, 1) @ b.flatten(0, 1).T
-        gram = flat.view(len(a), self._positions[0], len(b), self._positions[1])
+        gram = flat.view(*a.shape[:2], *b.shape[:2])
         if self._geometry is not None:
             gram = _sum_of_shifts(gram, self._geometry, self._spatial)
         return gram.add_(1.0) if self._bias else gram
-
-
-def _spatial(factors: PositionFactors) -> tuple[int, ...]:
-    assert isinstance(factors, OuterFactors)
-    return tuple(factors.inputs.shape[2:])
 
 
 def _position_rows(factors: PositionFactors) -> Tensor:
@@ -160,8 +150,7 @@ def _position_rows(factors: PositionFactors) -> Tensor:
         return factors.inputs
     if factors.geometry.keeps_size:
         return factors.inputs.flatten(2).transpose(1, 2).contiguous()
-    patches = factors.geometry.columns(factors.inputs).flatten(1, 2)
-    return patches.transpose(1, 2).contiguous()
+    return factors.geometry.patch_rows(factors.geometry.pad(factors.inputs)).contiguous()
 
 
 def _same_tokens(a: Tensor, b: Tensor) -> Tensor:
@@ -228,15 +217,16 @@ class Contraction:
             if overwrite:
                 block.values.zero_()
             return
+        sides = left, right
         contract: Callable[[Any, Any, KernelBlock, bool], None] = self._positions
-        if isinstance(left, MixedFactors) or isinstance(right, MixedFactors):
+        if any(isinstance(side, MixedFactors) for side in sides):
             contract = self._mixed
         elif isinstance(left, DenseFactors):
             contract = self._stored_gradients
         elif left.route == "gradients":
             contract = self._formed_gradients
-        elif _single_position(left) and _single_position(right):
-            contract = self._hadamard
+        elif all(isinstance(side, PositionFactors) and side.positions == 1 for side in sides):
+            contract = self._hadamard  # not for sequences longer than the planned example
         contract(left, right, block, overwrite)
 
     def _mixed(self, left: Factors, right: Factors, block: KernelBlock, overwrite: bool) -> None:
@@ -378,11 +368,6 @@ def _both_uses(factors: Factors) -> tuple[OuterFactors | None, LookupFactors | N
     return None, factors
 
 
-def _single_position(factors: Factors) -> bool:
-    """Change the route for sequences that are longer than that of the planned example."""
-    return isinstance(factors, PositionFactors) and factors.positions == 1
-
-
 def _by_position(output_grads: Tensor) -> Tensor:
     """Output gradients (n, width, C, T) as (n, T, width, C), in one copy."""
     return output_grads.permute(0, 3, 1, 2).contiguous()
@@ -390,42 +375,33 @@ def _by_position(output_grads: Tensor) -> Tensor:
 
 def _gradient_parts(sides: Sequence[OuterFactors], tile_bytes: int) -> Iterator[list[Tensor]]:
     """Entries of the gradients of every side, (n, c, ...), as many at a time as fit a tile."""
-    n, c, C, _ = sides[0].output_grads.shape
-    size = n * c * sides[0].output_grads.element_size()
-    usable = tile_bytes // 2
-    for offsets in _offset_parts(sides[0], usable // (size * C)):
-        width = _input_columns(sides[0][:1], offsets).shape[1]
+    first, usable = sides[0], tile_bytes // 2
+    C, size = first.width, len(first) * first.output_count * first.output_grads.element_size()
+    all_offsets = [slice(None)]
+    if first.geometry is not None:
+        all_offsets = first.geometry.offset_groups(first.inputs.shape[1], usable // (size * C))
+    for offsets in all_offsets:
+        width = _input_columns(first[:1], offsets).shape[1]
         most = max(1, usable // (size * width))
         for rows in spans(C, -(-C // -(-C // most))):  # equal heights
             formed = [_formed_entries(side, offsets, rows, usable // width) for side in sides]
-            yield [part.view(len(part), c, -1) for part in formed]
-    if sides[0].has_bias:
+            yield [part.view(len(part), first.output_count, -1) for part in formed]
+    if first.has_bias:
         yield [side.output_grads.sum(3) for side in sides]
 
 
 def _formed_entries(side: OuterFactors, offsets: slice, rows: slice, column_bytes: int) -> Tensor:
     """Entries of the gradients, (n, c rows, columns); patches of some examples at a time."""
-    positions = side.output_grads.shape[3] * side.output_grads.element_size()
+    column = side.positions * side.output_grads.element_size()
     parts = [
-        _output_grad_rows(side[span], rows) @ _input_columns(side[span], offsets).mT
-        for span in spans(len(side), max(1, column_bytes // positions))
+        side.output_grads[span, :, rows].flatten(1, 2) @ _input_columns(side[span], offsets).mT
+        for span in spans(len(side), max(1, column_bytes // column))
     ]
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-def _output_grad_rows(side: OuterFactors, rows: slice) -> Tensor:
-    return side.output_grads[:, :, rows].flatten(1, 2)
-
-
-def _offset_parts(side: OuterFactors, columns: int) -> list[slice]:
-    """Kernel offsets in groups of about this many columns; one group without offsets."""
-    if side.geometry is None:
-        return [slice(None)]
-    return side.geometry.offset_groups(side.inputs.shape[1], columns)
+    return joined(parts, 0)
 
 
 def _input_columns(side: OuterFactors, offsets: slice) -> Tensor:
-    """A part of the inputs, (n, columns, T)."""
+    """The inputs at these kernel offsets, (n, columns, T); all of them without a convolution."""
     if side.geometry is None:
-        return side.inputs.transpose(1, 2)
+        return side.inputs.mT
     return side.geometry.columns(side.inputs, offsets).flatten(1, 2)

@@ -47,7 +47,7 @@ from theodolite.engine.plan import (
     group_parameters,
     make_plan,
 )
-from theodolite.engine.readouts import Mode, resolve_outputs, resolve_readout, rows_per_example
+from theodolite.engine.readouts import Mode, resolve_outputs, resolve_readout
 from theodolite.engine.runs import ForwardRun, ModelRecorder
 from theodolite.engine.state import require_fixed_mode, without_autocast
 
@@ -145,7 +145,8 @@ class KernelEngine:
 
     @property
     def _rows_per_example(self) -> int:
-        return rows_per_example(self.mode, self.output_count)
+        """Rows of a kernel, or of the matrices that it consists of, that belong to one example."""
+        return self.output_count if self.mode == "full" else 1
 
     @cached_property
     def layers(self) -> list[str]:
@@ -281,7 +282,7 @@ class KernelEngine:
             start = rows.stop
         values = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         factors = [collector.factors() for collector in collectors]
-        hidden = [own for own in map(factors.__getitem__, self._hidden_groups) if own is not None]
+        hidden = [part for index in self._hidden_groups if (part := factors[index]) is not None]
         compared = []
         for one in checked_batches:
             first = one.start - block.span.start

@@ -71,12 +71,27 @@ class ParameterGroup:
 
 def group_parameters(uses: list[Use], ownership: Ownership) -> list[ParameterGroup]:
     """Groups in order of first use."""
+    found = _uses_by_parameter(uses)
+    groups = {name: _group(name, tuple(indices), uses) for name, indices in found.items()}
+    return _merge_biases(groups, uses, ownership)
+
+
+def dense_groups(uses: list[Use], parameters: Mapping[str, Tensor]) -> list[ParameterGroup]:
+    """Every parameter as a separate group with stored gradients; in order of first use."""
+    found = _uses_by_parameter(uses)
+    names = dict.fromkeys([*found, *parameters])
+    return [
+        ParameterGroup(name, "dense", tuple(found.get(name, ())), needs_pull_back=True)
+        for name in names
+    ]
+
+
+def _uses_by_parameter(uses: list[Use]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = defaultdict(list)
     for index, use in enumerate(uses):
         for root in use.origin.roots:
             found[root].append(index)
-    groups = {name: _group(name, tuple(indices), uses) for name, indices in found.items()}
-    return _merge_biases(groups, uses, ownership)
+    return found
 
 
 def _group(name: str, indices: tuple[int, ...], uses: list[Use]) -> ParameterGroup:
@@ -124,19 +139,6 @@ def _merge_biases(
         merged[matrix] = ParameterGroup(matrix, "outer", base.uses, name)
         del merged[name]
     return list(merged.values())
-
-
-def dense_groups(uses: list[Use], parameters: Mapping[str, Tensor]) -> list[ParameterGroup]:
-    """Every parameter as a separate group with stored gradients; in order of first use."""
-    found: dict[str, list[int]] = defaultdict(list)
-    for index, use in enumerate(uses):
-        for root in use.origin.roots:
-            found[root].append(index)
-    names = dict.fromkeys([*found, *parameters])
-    return [
-        ParameterGroup(name, "dense", tuple(found.get(name, ())), needs_pull_back=True)
-        for name in names
-    ]
 
 
 def _calls(group: ParameterGroup, uses: list[Use]) -> tuple[int, ...]:

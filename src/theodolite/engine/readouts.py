@@ -253,11 +253,6 @@ def resolve_outputs(outputs: Outputs) -> OutputChoice:
     )
 
 
-def rows_per_example(mode: Mode, output_count: int) -> int:
-    """Rows of a kernel, or of the matrices that it consists of, that belong to one example."""
-    return output_count if mode == "full" else 1
-
-
 def kernel_shape(mode: Mode, left: int, right: int, output_count: int) -> tuple[int, ...]:
     """Shape of a kernel between two sets of examples."""
     shapes: dict[Mode, tuple[int, ...]] = {
