@@ -158,21 +158,25 @@ def map_leaves(function: Callable[..., Any], value: Any, *others: Any) -> Any:
         >>> map_leaves(lambda a, b: a + b, (1, [2]), (10, [20]))
         (11, [22])
     """
-    if type(value) is list or _is_tuple(value):
-        if any(type(other) is not type(value) or len(other) != len(value) for other in others):
+    kind = type(value)
+    if kind is list or _is_tuple(value):
+        if any(type(other) is not kind or len(other) != len(value) for other in others):
             raise NestingError
-        items = [map_leaves(function, *parts) for parts in zip(value, *others, strict=True)]
-        if type(value) is list:
+        if others:
+            items = [map_leaves(function, *parts) for parts in zip(value, *others, strict=True)]
+        else:  # by far the most frequent case
+            items = [map_leaves(function, item) for item in value]
+        if kind is list:
             return items
-        return tuple(items) if type(value) is tuple else type(value)(*items)
-    if type(value) in _DICTIONARIES:
-        if any(type(other) is not type(value) or other.keys() != value.keys() for other in others):
+        return tuple(items) if kind is tuple else kind(*items)
+    if kind in _DICTIONARIES:
+        if any(type(other) is not kind or other.keys() != value.keys() for other in others):
             raise NestingError
-        return type(value)(
+        return kind(
             (key, map_leaves(function, item, *(other[key] for other in others)))
             for key, item in value.items()
         )
-    if any(_is_nested(other) for other in others):
+    if others and any(_is_nested(other) for other in others):
         raise NestingError
     return function(value, *others)
 

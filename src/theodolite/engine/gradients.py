@@ -148,18 +148,27 @@ class LayerSums:
     :meth:`theodolite.linalg.SetSums.alignment` has the formula of the alignment that they give.
 
     Args:
-        classes: Count, squared norm of the sum, sum of norms and of squared norms, per class.
-        overall: The same for all examples as one set.
+        sets: Count, squared norm of the sum, sum of norms and of squared norms, of every class and,
+            last, of all examples.
         norms: Norm of each example's gradient, in the order of the data.
         weight_norm: Norm of the layer's parameters; nan if it has none.
         units: Sums of unit vectors, if stiffness is measured.
     """
 
-    classes: SetSums
-    overall: SetSums
+    sets: SetSums
     norms: Float[Tensor, "*layers n"]
     weight_norm: Float[Tensor, "*layers"]
     units: UnitSums | None = None
+
+    @property
+    def classes(self) -> SetSums:
+        """The sums of every class."""
+        return self.sets[..., :-1]
+
+    @property
+    def overall(self) -> SetSums:
+        """The sums of all examples as one set."""
+        return self.sets[..., -1]
 
     @classmethod
     def of_gram(
@@ -181,10 +190,8 @@ class LayerSums:
             >>> sums.classes.sum_square.tolist()
             [2.0]
         """
-        every = membership.new_ones(len(membership), 1)
         return cls(
-            SetSums.of_gram(gram, membership),
-            SetSums.of_gram(gram, every)[..., 0],
+            SetSums.of_gram(gram, _with_all(membership)),
             gram.diagonal(dim1=-2, dim2=-1).clamp(min=0.0).sqrt(),
             gram.new_full(gram.shape[:-2], math.nan),
             UnitSums.of_gram(gram, membership),
@@ -192,12 +199,13 @@ class LayerSums:
 
     def row(self, index: int) -> "LayerSums":
         """The sums of one layer out of several."""
-        classes, overall = (
-            SetSums(*(getattr(sums, field.name)[index] for field in fields(sums)))
-            for sums in (self.classes, self.overall)
-        )
         units = None if self.units is None else self.units.row(index)
-        return LayerSums(classes, overall, self.norms[index], self.weight_norm[index], units)
+        return LayerSums(self.sets[index], self.norms[index], self.weight_norm[index], units)
+
+
+def _with_all(membership: Float[Tensor, "n k"]) -> Float[Tensor, "n k+1"]:
+    """Members of every class and, in a last column, of the set of all examples."""
+    return torch.cat([membership, membership.new_ones(len(membership), 1)], 1)
 
 
 @dataclass(frozen=True)
@@ -540,17 +548,18 @@ def gradient_alignment(
 
 def alignment_of_sums(sums: LayerSums, zero: str = "nan") -> LayerGradientAlignment:
     """The numbers that follow from the sums of one or several layers."""
-    classes, omega = sums.classes.alignment(zero), sums.overall.alignment(zero)
+    alignments, overall = sums.sets.alignment(zero), sums.overall
+    classes, omega = alignments[..., :-1], alignments[..., -1]
     in_class = mean_over_classes(classes)
-    mean_gradient = sums.overall.sum_square.sqrt() / sums.overall.count
+    mean_gradient = overall.sum_square.sqrt() / overall.count
     units = sums.units
     return LayerGradientAlignment(
         omega=omega,
         in_class=in_class,
         contrast=in_class - omega,
         classes=classes,
-        weighted=sums.overall.weighted_alignment(),
-        diversity=sums.overall.diversity(),
+        weighted=overall.weighted_alignment(),
+        diversity=overall.diversity(),
         relative_norm=ratio_or_nan(mean_gradient, sums.weight_norm),
         stiffness=None if units is None else units.stiffness(),
         within_class_stiffness=None if units is None else units.within_class(),
@@ -752,10 +761,8 @@ class GradientAccumulation:
 
     def _group_owners(self) -> Float[Tensor, "layers groups"]:
         """1 if a layer owns a group: it owns all of its parameters, or none."""
-        rest = [0.0] * (len(self._squares) - len(self._rows))
         owners = [
-            [float(group[0] in names) for group in self._rows] + rest
-            for names in self._layers.values()
+            [float(group[0] in names) for group in self._rows] for names in self._layers.values()
         ]
         return torch.tensor(owners, dtype=torch.float64)
 
@@ -989,7 +996,7 @@ class GradientAccumulation:
     def _add_units(self, factors: Sequence[Factors], segments: list[Segment], span: slice) -> None:
         """A second, weighted sum: each gradient divided by its norm in the layer."""
         owners = self._group_owners().to(self._squares.device)
-        norms = (owners @ self._squares[:, : span.stop]).sqrt()
+        norms = (owners @ self._squares[: len(self._rows), : span.stop]).sqrt()
         counts = (norms > 0).double() @ self._class_indicators[: span.stop]
         self._scales.copy_(1.0 / counts.clamp(min=1.0))
         inverse = torch.where(norms > 0, 1.0 / norms, torch.zeros_like(norms))[:, span]
@@ -1025,26 +1032,20 @@ class GradientAccumulation:
     def sums(self) -> LayerSums:
         """The sums, one row per entry of :attr:`layers`."""
         owners = self._group_owners()
-        squares = owners @ self._squares.cpu()
+        squares = owners @ self._squares[: len(self._rows)].cpu()
         require_finite_gradients(squares.isfinite().all(0), self._order.tolist())
         membership = target_columns(self._labels, self._classes)
-        by_class, whole = (owners[:, : len(self._rows)] @ part for part in self._class_sums())
-        classes = SetSums.of_groups(membership, squares, by_class)
-        one_set = membership.new_ones(len(membership), 1)
-        everyone = SetSums.of_groups(one_set, squares, whole.unsqueeze(1))
-        units = self._unit_sums(squares > 0, membership) if self._stiffness else None
-        norms = self._in_data_order(squares.sqrt())
-        return LayerSums(classes, everyone[:, 0], norms, self._weight_norms(), units)
-
-    def _class_sums(self) -> tuple[Float[Tensor, "m k"], Float[Tensor, " m"]]:
-        """Squared norms of sums, by class and overall, in the order of the table's rows."""
         tallies = [self._tallies[group] for group in self._rows]
-        return class_squares(tallies, self._classes), _on_cpu(tallies, "total_norm").square()
+        by_class, whole = class_squares(tallies, self._classes), _on_cpu(tallies, "total_norm")
+        sums = owners @ torch.cat([by_class, whole.square()[:, None]], 1)
+        sets = SetSums.of_groups(_with_all(membership), squares, sums)
+        units = self._unit_sums(squares > 0, membership) if self._stiffness else None
+        return LayerSums(sets, self._in_data_order(squares.sqrt()), self._weight_norms(), units)
 
     def _weight_norms(self) -> Float[Tensor, " layers"]:
         parameters = self._recorder.ownership.parameters
-        found = _squared_norms_of([value.detach() for value in parameters.values()])
-        squares = dict(zip(parameters, found.tolist(), strict=True))
+        found = _norms_of_weights(list(parameters.values()))
+        squares = {name: norm**2 for name, norm in zip(parameters, found, strict=True)}
         norms = [
             math.nan if names == (LOGITS,) else math.sqrt(sum(squares[name] for name in names))
             for names in self._layers.values()
@@ -1078,11 +1079,11 @@ def _ranges(segments: Sequence[Segment]) -> list[slice]:
     return [slice(segment.start, segment.stop) for segment in segments]
 
 
-def _squared_norms_of(tensors: Sequence[Tensor]) -> Float[Tensor, " m"]:
-    """Squared norm of each tensor in float64."""
-    real = [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
-    norms = [torch.linalg.vector_norm(t, dtype=torch.float64) for t in real]
-    return torch.stack(norms).square()
+def _norms_of_weights(weights: Sequence[Tensor]) -> list[float]:
+    """The norm of each tensor, from float64."""
+    real = [torch.view_as_real(w) if w.is_complex() else w for w in map(Tensor.detach, weights)]
+    norms = [torch.linalg.vector_norm(w, dtype=torch.float64) for w in real]
+    return torch.stack(norms).tolist()
 
 
 def _on_cpu(tallies: list[ClassTally], what: str) -> Float[Tensor, " m"]:

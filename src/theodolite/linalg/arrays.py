@@ -232,7 +232,8 @@ def ratio_or_nan(numerator: Tensor, denominator: Tensor, defined: Tensor | bool 
 
     The division gets a safe denominator, so that masked entries give no inf or nan to the gradient.
     """
-    valid = (denominator != 0) & defined
+    valid = denominator != 0
+    valid = valid if defined is True else valid & defined
     return nan_unless(valid, numerator / torch.where(valid, denominator, 1.0))
 
 
