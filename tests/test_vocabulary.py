@@ -13,7 +13,7 @@ RETIRED = {
     r"\bread-?outs? (accuracy|error|R²)": "probe accuracy",
     r"\blinear read-?outs?\b": "linear probe",
     r"\bread-outs?\b": "linear probe",
-    r"\breadout_(accuracy|r2|error)\b": "probe_accuracy, probe_r2, probe_error",
+    r"\breadout_(accuracy|r2|error)\b": "probe_accuracy, probe_r2, leave_one_out_probe",
     r"\b(fore)?told\b": "predicted, or say who says what",
     r"\bshuffled labels?\b": "random labels",
     r"\bpulls? apart\b": "disagree",

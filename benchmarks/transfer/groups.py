@@ -51,7 +51,7 @@ OURS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cka-biased": lambda a, b: kernel.linear_cka(a, b, debiased=False),
     "kta": kernel.linear_kta,
     "alignment-area": area_of_both,
-    "probe": lambda a, b: 1 - representation.probe_error(a, b),
+    "probe": lambda a, b: 1 - representation.leave_one_out_probe(a, b).error,
 }
 
 

@@ -409,7 +409,7 @@ def curves(job: Job) -> pandas.DataFrame:
     for count in (budget for budget in BUDGETS if budget <= KERNEL_EXAMPLES):
         pair = job.pairs[count]
         grams = mixtures(pair.head, pair.body, *SHARES)
-        judged_by = [kernel.regression_error(gram, pair.labels) for gram in grams]
+        judged_by = [kernel.leave_one_out_regression(gram, pair.labels).error for gram in grams]
         gram = grams[int(torch.stack(judged_by).argmin())]
         counts = [budget for budget in BUDGETS if budget >= count]
         found = learning_curve(gram.cpu(), pair.labels.cpu(), counts, kernel=True)

@@ -247,7 +247,7 @@ def said_of(kernel: Tensor, outputs: Tensor, labels: Tensor) -> dict[str, float]
         "tangent alignment": float(tangent.tangent_alignment(kernel, targets)),
         "CKA of the traced kernel": float(kernels.cka(traced, same)),
         "alignment with the residual": float(tangent.tangent_alignment(kernel, gap)),
-        "traced regression": -float(kernels.regression_error(traced, labels)),
+        "traced regression": -float(kernels.leave_one_out_regression(traced, labels).error),
         "regression of labels": -float(leave_one_out_tangent_regression(kernel, targets).error),
         "regression of the residual": -float(residual.error),
     }

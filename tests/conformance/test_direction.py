@@ -52,6 +52,12 @@ def fisher(a):
     return {**tangent_kernel(a), "hessian": identity.copy()}
 
 
+def gram_and_targets(a):
+    labels = a["targets"].dtype.kind == "i"
+    columns = np.eye(CLASSES)[a["targets"]] if labels else a["targets"]
+    return {"gram": columns @ columns.T}
+
+
 def equal_rows(a):
     return {"vectors": np.tile(a["vectors"][0], (len(a["vectors"]), 1))}
 
@@ -78,10 +84,7 @@ ALIGNED = {
     ("vectors",): equal_rows,
     ("vectors", "labels"): equal_rows,
     ("probabilities", "labels"): lambda a: {"probabilities": np.eye(CLASSES)[a["labels"]]},
-    ("gram", "targets"): lambda a: {"gram": a["targets"] @ a["targets"].T},
-    ("gram", "labels"): lambda a: {
-        "gram": np.eye(CLASSES)[a["labels"]] @ np.eye(CLASSES)[a["labels"]].T
-    },
+    ("gram", "targets"): gram_and_targets,
     ("kernel", "labels"): lambda a: {
         "kernel": np.einsum(
             "xy,ij->xiyj", np.equal.outer(a["labels"], a["labels"]), np.eye(CLASSES)

@@ -4,13 +4,18 @@ import pytest
 import torch
 
 from benchmarks.transfer.tangent_regression import leave_one_out_tangent_regression
-from theodolite.measures.kernel import leave_one_out_regression, regression_accuracy
+from theodolite.measures.kernel import leave_one_out_regression
 from theodolite.measures.representation import (
     leave_one_out_probe,
     neighbour_accuracy,
     neighbour_accuracy_of_gram,
     probe_accuracy,
 )
+
+
+def regression_accuracy(gram, labels):
+    return leave_one_out_regression(gram, labels).accuracy
+
 
 PAIRS = [(neighbour_accuracy, neighbour_accuracy_of_gram), (probe_accuracy, regression_accuracy)]
 

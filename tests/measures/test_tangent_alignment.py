@@ -11,7 +11,6 @@ from theodolite.linalg import centered_square_sum, double_center, gram_cosine
 from theodolite.measures.tangent import (
     alignment_from_norms,
     centered_labels,
-    operator_alignment,
     permuted_alignments,
     stacked_kernel,
     tangent_alignment,
@@ -146,9 +145,8 @@ def test_alignment_of_a_constant_kernel_is_undefined(targets, level, dtype):
     assert tangent_alignment(constant, targets.to(dtype)).isnan()
 
 
-@pytest.mark.parametrize("measure", [tangent_alignment, operator_alignment])
-def test_alignment_with_constant_targets_is_undefined(kernel, measure):
-    assert measure(kernel, torch.full((N, K), 0.1, dtype=torch.float64)).isnan()
+def test_alignment_with_constant_targets_is_undefined(kernel):
+    assert tangent_alignment(kernel, torch.full((N, K), 0.1, dtype=torch.float64)).isnan()
 
 
 @pytest.mark.spec("4.P18")
@@ -167,13 +165,6 @@ def test_alignment_of_a_nearly_constant_kernel_keeps_its_digits(kernel, targets)
     shifted = kernel + 1e6
     assert_close(
         tangent_alignment(shifted, targets), reference(kernel.numpy(), targets.numpy()), scale=1e2
-    )
-
-
-def test_uncentered_alignment_is_the_operator_alignment_without_centering(kernel, targets):
-    assert_close(
-        tangent_alignment(kernel, targets, center=False),
-        operator_alignment(kernel, targets, center=False),
     )
 
 
@@ -224,44 +215,6 @@ class TestUncoupled:
 
     def test_constant_targets_are_undefined(self):
         assert uncoupled_bound(torch.full((4, 2), 0.1)).isnan()
-
-
-class TestOperator:
-    """The operator-valued alignment of spec 3."""
-
-    @pytest.mark.spec("3.P55")
-    @pytest.mark.parametrize("center", [True, False], ids=["centered", "raw"])
-    def test_optimal_kernel_reaches_1(self, targets, center):
-        assert_close(operator_alignment(outer(targets), targets, center=center), 1.0)
-
-    @pytest.mark.spec("3.P55")
-    @pytest.mark.parametrize("center", [True, False], ids=["centered", "raw"])
-    @pytest.mark.parametrize("seed", range(4))
-    def test_scalar_kernels_stay_below_one_over_root_c(self, targets, center, seed):
-        generator = torch.Generator().manual_seed(seed)
-        features = torch.randn(N, 2, generator=generator, dtype=torch.float64)
-        features = features + 3 * targets[:, :2]
-        value = operator_alignment(blind(features @ features.T, K), targets, center=center)
-        assert value <= 1 / sqrt(K)
-
-    @pytest.mark.spec("3.P55")
-    @pytest.mark.parametrize("k", [2, 5])
-    def test_target_gram_of_balanced_classes_reaches_one_over_c(self, k):
-        targets = balanced(k)
-        kernel = blind(targets @ targets.T, k)
-        assert_close(operator_alignment(kernel, targets, center=False), 1 / k)
-
-    @pytest.mark.spec("3.P55")
-    @pytest.mark.parametrize("center", [True, False], ids=["cka", "kta"])
-    def test_one_output_gives_kernel_alignment(self, center, generator):
-        features = torch.randn(N, 4, generator=generator, dtype=torch.float64)
-        y = torch.randn(N, 1, generator=generator, dtype=torch.float64)
-        gram, labels = features @ features.T, y @ y.T
-        if center:
-            expected = gram_cosine(double_center(gram), double_center(labels))
-        else:
-            expected = gram_cosine(gram, labels)
-        assert_close(operator_alignment(as_kernel(gram, 1), y, center=center), expected)
 
 
 @pytest.mark.parametrize("shift", [0.0, 5.0])

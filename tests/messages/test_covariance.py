@@ -34,7 +34,6 @@ TIED = torch.diag(torch.tensor([3.0, 1.0, 1.0], dtype=torch.float64))
 # A matrix that must be positive definite, as each function takes it.
 DEFINITE = {
     "misalignment": lambda bad: covariance.misalignment(DATA, bad),
-    "misalignment_terms": lambda bad: covariance.misalignment_terms(DATA, bad),
     "closest_aligned": lambda bad: bounds.closest_aligned(DATA, bad),
     "one_sided_misalignment": lambda bad: bounds.one_sided_misalignment(DATA, bad),
     "basis_misalignment": lambda bad: basis.basis_misalignment(EYE, bad),

@@ -6,6 +6,7 @@ import torch
 
 from theodolite.errors import DomainError, DtypeError, ShapeError
 from theodolite.measures import tangent
+from theodolite_papers.canatar2022.formulas import operator
 from theodolite_papers.lou2022.formulas import (
     energy,
     feature_evolution,
@@ -58,8 +59,7 @@ def test_bad_labels_are_rejected(labels, classes, error, message):
     "measure",
     [
         tangent.tangent_alignment,
-        tangent.operator_alignment,
-        tangent.correlation_term,
+        operator.operator_alignment,
         tangent.alignment_decomposition,
         updates.label_contribution,
     ],

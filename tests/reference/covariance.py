@@ -324,7 +324,6 @@ REFERENCES = {
     "misalignment": misalignment,
     "misalignment.subspace": misalignment,
     "misalignment.ridge": misalignment,
-    "misalignment_terms": misalignment_terms,
     "relative_misalignment": relative_misalignment,
     "one_sided_misalignment.weights": one_sided_misalignment,
     "one_sided_misalignment.aligned": one_sided_misalignment,

@@ -210,17 +210,17 @@ def regression_error(gram, targets):
     return _best_left_out(gram, targets)[0]
 
 
-def regression_accuracy(gram, labels):
-    y = np.eye(labels.max() + 1)[labels]
+def regression_accuracy(gram, targets):
+    y = np.eye(targets.max() + 1)[targets]
     predicted = _best_left_out(gram, y)[2]
     others = np.array([np.delete(y, i, 0).mean(0) for i in range(len(y))])
     fair = predicted - others + y.mean(0)  # the class of an example is no rarer than before
-    return np.mean(fair.round(9).argmax(1) == labels)
+    return np.mean(fair.round(9).argmax(1) == targets)
 
 
 REFERENCES = {
-    "regression_error": regression_error,
-    "regression_accuracy": regression_accuracy,
+    "leave_one_out_regression.error": regression_error,
+    "leave_one_out_regression.accuracy": regression_accuracy,
     "kta": kta,
     "linear_kta": linear_kta,
     "cka": cka,

@@ -213,5 +213,5 @@ REFERENCES = {
     "picard_ratios": picard_ratios,
     "neighbour_accuracy": neighbour_accuracy,
     "probe_accuracy": probe_accuracy,
-    "probe_error": probe_error,
+    "leave_one_out_probe.error": probe_error,
 }

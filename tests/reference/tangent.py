@@ -196,7 +196,7 @@ REFERENCES = {
     "tangent_alignment.uncentered": tangent_alignment,
     "operator_alignment": operator_alignment,
     "operator_alignment.uncentered": operator_alignment,
-    "correlation_term": correlation_term,
+    "alignment_decomposition.correlation": correlation_term,
     "alignment_decomposition.stable_rank": centered_stable_rank,
     "stable_rank": stable_rank,
     "normalized_spectrum": normalized_spectrum,

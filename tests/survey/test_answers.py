@@ -405,7 +405,7 @@ def test_the_probe_of_a_survey_is_the_measure(generator):
     x, y = torch.randn(40, 5, generator=generator), torch.randn(40, 60, generator=generator)
     y[:, :5] += 3 * x  # more columns than examples: they are turned into fewer
     found = th.survey_features({"x": x}, y).estimate("probe_r2", "x")
-    expected = 1 - th.measures.representation.probe_error(x.double(), y.double())
+    expected = 1 - th.measures.representation.leave_one_out_probe(x.double(), y.double()).error
     assert found.value == pytest.approx(expected.item(), abs=1e-6)
     assert found.error > 0
 

@@ -49,12 +49,6 @@ _MISALIGNMENT = {
     "misalignment.ridge": Law(
         inputs=PAIR, invariances=_PAIR_INVARIANCES, scale=dimension, condition=weight_condition
     ),
-    "misalignment_terms": Law(
-        inputs=PAIR,
-        invariances=(BOTH_ROTATED, *SCALINGS, ("invert", "weight_covariance")),
-        scale=dimension,
-        condition=weight_condition,
-    ),
     "relative_misalignment": Law(
         inputs={**PAIR, "bases": "bases"},
         invariances=(*SCALINGS, ("invert", "weight_covariance")),
@@ -258,7 +252,6 @@ LAWS = {**_MISALIGNMENT, **_TRANSFER, **_GAUSSIANS, **_EIGENVECTORS, **_ACTIVATI
 # Exported names that are no measures of arrays.
 HELPERS = {
     "MisalignmentComparison",
-    "MisalignmentTerms",
     "TransferFunction",
     "compare_misalignment",
     "compare_misalignment_along",

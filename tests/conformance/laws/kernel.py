@@ -14,6 +14,15 @@ def _largest(**arguments):
     return peak if "gram" in arguments else peak * float(torch.linalg.matrix_norm(array, ord=2))
 
 
+def _lost_by_centering_examples(kernel, targets, **_options):
+    """How many times larger kernel and targets are than what centring over examples leaves."""
+    rows = kernel - kernel.mean(0, keepdim=True)
+    centered = rows - rows.mean(2, keepdim=True)
+    kept = torch.linalg.vector_norm(centered) / torch.linalg.vector_norm(kernel)
+    left = torch.linalg.vector_norm(targets - targets.mean(0)) / torch.linalg.vector_norm(targets)
+    return float(1 / (kept * left))
+
+
 SPECTRAL_LAWS = {
     "kernel_spectrum": Law(
         inputs={"gram": "gram"},
@@ -150,7 +159,7 @@ LAWS = {
         )
         for suffix in ("", ".biased")
     },
-    "regression_error": Law(
+    "leave_one_out_regression.error": Law(
         inputs={"gram": "gram", "targets": "targets"},
         invariances=(
             ("permute_rows_and_columns", "gram", "targets"),
@@ -160,12 +169,32 @@ LAWS = {
             ("shift_rows", "targets"),
         ),
     ),
-    "regression_accuracy": Law(
-        inputs={"gram": "gram", "labels": "labels"},
+    "leave_one_out_regression.accuracy": Law(
+        inputs={"gram": "gram", "targets": "labels"},
         invariances=(
-            ("permute_rows_and_columns", "gram", "labels"),
+            ("permute_rows_and_columns", "gram", "targets"),
             ("scale", "gram"),
             ("shift_entries", "gram"),
+        ),
+    ),
+    "operator_alignment": Law(
+        inputs={"kernel": "tangent_kernel", "targets": "targets"},
+        invariances=(
+            ("permute_rows_and_columns", "kernel", "targets"),
+            ("scale", "kernel", "targets"),
+            ("shift_entries", "kernel"),
+            ("shift_entries", "targets"),
+            ("shift_rows", "targets"),
+            ("negate", "targets"),
+        ),
+        condition=_lost_by_centering_examples,
+    ),
+    "operator_alignment.uncentered": Law(
+        inputs={"kernel": "tangent_kernel", "targets": "targets"},
+        invariances=(
+            ("permute_rows_and_columns", "kernel", "targets"),
+            ("scale", "kernel", "targets"),
+            ("negate", "targets"),
         ),
     ),
     **SPECTRAL_LAWS,
@@ -184,7 +213,6 @@ HELPERS = {
     "LeaveOneOut",
     "cka_matrix",
     "gram",
-    "leave_one_out_regression",
     "mean_gram",
     "target_gram",
 }

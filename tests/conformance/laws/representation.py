@@ -97,7 +97,7 @@ LAWS = {
     "probe_accuracy": Law(
         inputs={"features": "features", "labels": "labels"}, invariances=_READ_OUT
     ),
-    "probe_error": Law(
+    "leave_one_out_probe.error": Law(
         inputs={"features": "features", "targets": "targets"},
         invariances=(
             *_BASIS,
@@ -162,7 +162,6 @@ HELPERS = {
     "area_from_projections",
     "curve_from_projections",
     "label_projections",
-    "leave_one_out_probe",
     "neighbour_accuracy_of_gram",
     "prepare_features",
     "scaled_targets",

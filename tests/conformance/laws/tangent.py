@@ -20,15 +20,6 @@ def _lost_by_centering(kernel, targets, **_options):
     return float(1 / (kept * left))
 
 
-def _lost_by_centering_examples(kernel, targets, **_options):
-    """The same for means over the examples, output by output."""
-    rows = kernel - kernel.mean(0, keepdim=True)
-    centered = rows - rows.mean(2, keepdim=True)
-    kept = torch.linalg.vector_norm(centered) / torch.linalg.vector_norm(kernel)
-    left = torch.linalg.vector_norm(targets - targets.mean(0)) / torch.linalg.vector_norm(targets)
-    return float(1 / (kept * left))
-
-
 def _smaller_side(matrix):
     """The largest value that a rank can have."""
     return float(min(matrix.shape))
@@ -52,21 +43,7 @@ LAWS = {
     "tangent_alignment.uncentered": Law(
         inputs=_KERNEL_AND_TARGETS, invariances=(_PERMUTATION, _SCALE, ("negate", "targets"))
     ),
-    "operator_alignment": Law(
-        inputs=_KERNEL_AND_TARGETS,
-        invariances=(
-            _PERMUTATION,
-            _SCALE,
-            *_SHIFTS,
-            ("shift_rows", "targets"),
-            ("negate", "targets"),
-        ),
-        condition=_lost_by_centering_examples,
-    ),
-    "operator_alignment.uncentered": Law(
-        inputs=_KERNEL_AND_TARGETS, invariances=(_PERMUTATION, _SCALE, ("negate", "targets"))
-    ),
-    "correlation_term": Law(
+    "alignment_decomposition.correlation": Law(
         inputs=_KERNEL_AND_TARGETS,
         invariances=(_PERMUTATION, _SCALE, *_SHIFTS),
         condition=_lost_by_centering,

@@ -9,10 +9,8 @@ from theodolite.measures.covariance._baseline import (
     subspace_size,
 )
 from theodolite.measures.covariance._misalignment import (
-    MisalignmentTerms,
     misalignment,
     misalignment_floor,
-    misalignment_terms,
 )
 from theodolite.measures.covariance._transfer import (
     TransferFunction,
@@ -22,13 +20,11 @@ from theodolite.measures.covariance.matrices import random_bases, subspace_overl
 
 __all__ = [
     "MisalignmentComparison",
-    "MisalignmentTerms",
     "TransferFunction",
     "compare_misalignment",
     "compare_misalignment_along",
     "misalignment",
     "misalignment_floor",
-    "misalignment_terms",
     "random_bases",
     "random_basis_misalignment",
     "relative_misalignment",

@@ -1,15 +1,14 @@
 """Definition 2: distance of a weight covariance from covariances aligned with the data."""
 
-from dataclasses import dataclass
 from math import expm1
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from scipy.special import gammaln
 from torch import Tensor
 
 from theodolite.checks import require_count
-from theodolite.linalg import array_function, prints_shapes
+from theodolite.linalg import array_function
 from theodolite.measures.covariance.matrices import Eigenspaces, prepared, quadratic_forms
 
 
@@ -70,76 +69,12 @@ def misalignment(
     return total_misalignment(spaces, L)
 
 
-@prints_shapes
-@dataclass(frozen=True)
-class MisalignmentTerms:
-    """One entry per eigenspace of the data covariance, its eigenvalues decreasing."""
-
-    terms: Float[Tensor, "*batch r"]  # they add up to the misalignment
-    eigenvalues: Float[Tensor, " r"]
-    dimensions: Int[Tensor, " r"]
-
-
-@array_function
-def misalignment_terms(
-    data_covariance: Float[Tensor, "d d"],
-    weight_covariance: Float[Tensor, "*batch d d"],
-    *,
-    subspace: int | None = None,
-    ridge: float = 0.0,
-    rtol: float | None = None,
-) -> MisalignmentTerms:
-    r"""Contribution of each data direction to :func:`misalignment`.
-
-    .. math:: M_i = \sqrt{\operatorname{tr}(B|_{V_i}) \operatorname{tr}(B^{-1}|_{V_i})} - d_i
-
-    For a single direction this is :math:`1/\sqrt{1 - R_i^2} - 1`, the root of the variance
-    inflation factor of that coordinate of the weights given all others, less one.
-
-    Range: [0, inf).
-    Invariant to: rotating both; scaling either; inverting B.
-    Undefined: never.
-
-    Args:
-        data_covariance: as in :func:`misalignment`, like all that follow.
-        weight_covariance: positive definite, or a stack.
-        subspace: leading directions to compress to.
-        ridge: share of the mean variance added to the diagonal.
-        rtol: relative gap of eigenvalues that count as equal.
-
-    Returns:
-        One number for every eigenspace, with its dimension and eigenvalue.
-
-    Raises:
-        ShapeError: If the matrices are not square or differ in size.
-        DomainError: As in :func:`misalignment`.
-
-    Examples:
-        >>> data = torch.diag(torch.tensor([3.0, 2.0, 1.0]))
-        >>> weights = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.6], [0.0, 0.6, 1.0]])
-        >>> misalignment_terms(data, weights).terms.round(decimals=4).tolist()
-        [0.0, 0.25, 0.25]
-
-    References:
-        [maennel2020], Proposition 2 and Appendix A.6; the single terms are ours.
-    """
-    spaces, L = prepared(
-        data_covariance, weight_covariance, subspace=subspace, ridge=ridge, rtol=rtol
-    )
-    return MisalignmentTerms(
-        _terms(spaces, L).clamp(min=0), spaces.means(spaces.values), spaces.dimensions
-    )
-
-
 def total_misalignment(spaces: Eigenspaces, L: Tensor) -> Tensor:
     """The score for ``B = L L^T``."""
-    return _terms(spaces, L).sum(-1).clamp(min=0)  # below zero by rounding alone
-
-
-def _terms(spaces: Eigenspaces, L: Tensor) -> Tensor:
     forms, inverse_forms = quadratic_forms(spaces.vectors, L)
     products = (forms @ spaces.membership) * (inverse_forms @ spaces.membership)
-    return products.sqrt() - spaces.dimensions
+    terms = products.sqrt() - spaces.dimensions
+    return terms.sum(-1).clamp(min=0)  # below zero by rounding alone
 
 
 def misalignment_floor(

@@ -20,8 +20,6 @@ from theodolite.measures.kernel._layers import (
 from theodolite.measures.kernel._regression import (
     leave_one_out_regression,
     mean_gram,
-    regression_accuracy,
-    regression_error,
 )
 from theodolite.measures.kernel.alignment import (
     CenteredGrams,
@@ -72,8 +70,6 @@ __all__ = [
     "participation_ratio",
     "permuted_cka",
     "power_area",
-    "regression_accuracy",
-    "regression_error",
     "target_cka",
     "target_gram",
 ]

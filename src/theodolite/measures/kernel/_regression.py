@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float, Integer, Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from theodolite.checks import (
     require_count,
-    require_labels,
     require_same_length,
     require_same_shape,
     require_symmetric,
@@ -27,98 +26,29 @@ from theodolite.linalg import (
 
 
 @array_function
-def regression_error(
-    gram: Float[Tensor, "n n"], targets: Shaped[Tensor, "n *c"]
-) -> Float[Tensor, ""]:
-    r"""Leave-one-out squared error of kernel regression, divided by that of the mean.
-
-    .. math:: \frac{\sum_i \|y_i - \hat y_{-i}\|^2}{\sum_i \|y_i - \bar y_{-i}\|^2}, \qquad
-              y_i - \hat y_{-i} = \frac{(P y)_i}{P_{ii}}, \quad
-              P = \lambda (HKH + \lambda I)^{-1} - \tfrac1n 11^\top
-
-    This is kernel ridge regression with intercept. The ridge has the smallest leave-one-out error
-    of 15 values between 1e-5 and 100 mean eigenvalues of the centred kernel.
-
-    Range: [0, inf); 1: no better than the mean.
-    Invariant to: a scale of the kernel, a constant added to it; shifts and scale of the targets.
-    Undefined (``nan``): all targets are equal.
-    Cost: O(n^3) once, O(n^2) for each ridge and output.
-
-    Args:
-        gram: :math:`K` between the examples, symmetric; a kernel of features, or the trace over
-            outputs of a tangent kernel.
-        targets: integer class labels, or numbers to regress, one column for each output.
-
-    Returns:
-        One number without axes: a tensor, or an array for NumPy input.
-
-    Raises:
-        ShapeError: If lengths differ or there are fewer than two examples.
-        DomainError: If the kernel is not symmetric, or something is not finite.
-
-    Examples:
-        >>> x, y = torch.tensor([[0.0], [1.0], [2.0], [3.0]]), torch.tensor([0.0, 1.1, 1.9, 3.0])
-        >>> round(regression_error(x @ x.T, y).item(), 4)
-        0.0062
-
-    References:
-        [allen1974prediction], the PRESS statistic; [rasmussen2006], Eq. (5.12).
-    """
-    return leave_one_out_regression(gram, targets).error
-
-
-@array_function
-def regression_accuracy(
-    gram: Float[Tensor, "n n"], labels: Integer[Tensor, " n"]
-) -> Float[Tensor, ""]:
-    r"""Leave-one-out accuracy of kernel regression.
-
-    .. math:: \frac1n \sum_i \bigl[\arg\max_c (\hat y_{-i} - \bar y_{-i} + \bar y)_c = c_i\bigr]
-
-    This is the regression of :func:`regression_error` with one-hot labels. Leaving out an example
-    lowers the share of its class in the mean :math:`\bar y_{-i}` of the other labels. This
-    difference is subtracted, so that random labels reach chance.
-
-    Range: [0, 1].
-    Invariant to: a scale of the kernel; a constant added to it.
-    Undefined (``nan``): only one class.
-    Cost: O(n^3) once, O(n^2) for each ridge and class.
-
-    Args:
-        gram: :math:`K` between the examples, symmetric.
-        labels: class of each example.
-
-    Returns:
-        One number without axes: a tensor, or an array for NumPy input.
-
-    Raises:
-        ShapeError: If lengths differ or there are fewer than two examples.
-        DomainError: If the kernel is not symmetric or not finite.
-
-    Examples:
-        >>> x = torch.tensor([[0.0], [0.1], [0.2], [5.0], [5.1], [5.2]])
-        >>> regression_accuracy(x @ x.T, torch.tensor([0, 0, 0, 1, 1, 1])).item()
-        1.0
-
-    References:
-        [allen1974prediction], the PRESS statistic.
-    """
-    require_labels(labels)
-    return leave_one_out_regression(gram, labels).accuracy
-
-
-@array_function
 def leave_one_out_regression(
     gram: Float[Tensor, "n n"],
     targets: Shaped[Tensor, "n *c"],
     ridges: Sequence[float] = RIDGES,
 ) -> LeaveOneOut:
-    """Leave-one-out predictions of kernel regression, with their error and accuracy.
+    r"""Leave-one-out predictions of kernel ridge regression with intercept.
 
+    .. math:: \text{error} = \frac{\sum_i \|y_i - \hat y_{-i}\|^2}{\sum_i \|y_i - \bar y_{-i}\|^2},
+              \qquad y_i - \hat y_{-i} = \frac{(P y)_i}{P_{ii}}, \quad
+              P = \lambda (HKH + \lambda I)^{-1} - \tfrac1n 11^\top
+
+    The accuracy is the share of classes with the largest prediction. Leaving out an example lowers
+    the share of its class in the mean :math:`\bar y_{-i}` of the other labels. This difference is
+    subtracted, so that random labels reach chance.
+
+    Range: error [0, inf), 1 is no better than the mean; accuracy [0, 1].
+    Invariant to: a scale of the kernel, a constant added to it; shifts and scale of the targets.
+    Undefined (``nan``): error: all targets are equal; accuracy: only one class, or a regression.
     Cost: O(n^3) once, O(n^2) for each ridge and output.
 
     Args:
-        gram: kernel between the examples, symmetric.
+        gram: :math:`K` between the examples, symmetric; a kernel of features, or the trace over
+            outputs of a tangent kernel.
         targets: integer class labels, or numbers to regress, one column for each output.
         ridges: ridges to try, in units of the mean eigenvalue of the centred kernel; the ridge with
             the smallest error is used.

@@ -6,7 +6,6 @@ from theodolite.measures.representation._probes import (
     neighbour_accuracy,
     neighbour_accuracy_of_gram,
     probe_accuracy,
-    probe_error,
 )
 from theodolite.measures.representation._summaries import (
     alignment_area,
@@ -44,7 +43,6 @@ __all__ = [
     "neighbour_accuracy_of_gram",
     "prepare_features",
     "probe_accuracy",
-    "probe_error",
     "representation_alignment",
     "scaled_targets",
     "top_share",

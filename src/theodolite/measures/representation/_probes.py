@@ -169,54 +169,22 @@ def probe_accuracy(
 
 
 @array_function
-def probe_error(
-    features: Float[Tensor, "n d"], targets: Shaped[Tensor, "n *c"]
-) -> Float[Tensor, ""]:
-    r"""Leave-one-out squared error of a linear probe, divided by that of the mean.
-
-    .. math:: \frac{\sum_i \|y_i - \hat y_{-i}\|^2}{\sum_i \|y_i - \bar y_{-i}\|^2}
-
-    The probe is a ridge regression with intercept, its ridge chosen as in :func:`probe_accuracy`.
-    This score ranks models. It needs no held-out data, separates models better than accuracy, and
-    also works for regression.
-
-    Range: [0, inf); 1: no better than the mean.
-    Invariant to: rotations, shifts and a common scale of the features; shifts and scale of targets.
-    Undefined (``nan``): all targets are equal.
-    Cost: one singular value decomposition, O(n d min(n, d)).
-
-    Args:
-        features: one row per example.
-        targets: integer class labels, or numbers to regress, one column for each output.
-
-    Returns:
-        One number without axes: a tensor, or an array for NumPy input.
-
-    Raises:
-        ShapeError: If lengths differ or there are fewer than two examples.
-        DomainError: If features or targets are not finite.
-
-    Examples:
-        >>> x, y = torch.tensor([[0.0], [1.0], [2.0], [3.0]]), torch.tensor([0.0, 1.1, 1.9, 3.0])
-        >>> round(probe_error(x, y).item(), 4)
-        0.0062
-
-    References:
-        [allen1974prediction], the PRESS statistic.
-    """
-    return leave_one_out_probe(features, targets).error
-
-
-@array_function
 def leave_one_out_probe(
     features: Float[Tensor, "n d"],
     targets: Shaped[Tensor, "n *c"],
     ridges: Sequence[float] = RIDGES,
 ) -> LeaveOneOut:
-    """Leave-one-out predictions of a linear probe, with their error and accuracy.
+    r"""Leave-one-out predictions of a linear probe, with their error and accuracy.
 
-    The probe is a ridge regression with intercept, in closed form. One singular value decomposition
-    serves all ridges, O(n d min(n, d)); each ridge takes O(n min(n, d) c).
+    .. math:: \text{error} = \frac{\sum_i \|y_i - \hat y_{-i}\|^2}{\sum_i \|y_i - \bar y_{-i}\|^2}
+
+    The probe is a ridge regression with intercept, in closed form. Its error ranks models: it
+    separates them better than accuracy, and also works for regression.
+
+    Range: error [0, inf), 1 is no better than the mean; accuracy [0, 1].
+    Invariant to: rotations, shifts and a common scale of the features; shifts and scale of targets.
+    Undefined (``nan``): error: all targets are equal; accuracy: only one class, or a regression.
+    Cost: one singular value decomposition, O(n d min(n, d)); each ridge takes O(n min(n, d) c).
 
     Args:
         features: one row per example.

@@ -1,7 +1,6 @@
 """Tangent kernels over pairs of example and output, and their alignment with the labels."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -20,7 +19,6 @@ from theodolite.linalg import (
     alignment_from_norms,
     array_function,
     center_all,
-    center_columns,
     double,
     double_center,
     eps_of,
@@ -34,7 +32,6 @@ from theodolite.linalg import (
 )
 
 _DENSE_BELOW = 512  # a full eigh is faster than ARPACK's start-up below this size
-Centering = Literal["stacked", "examples", "none"]
 
 
 @array_function
@@ -202,11 +199,11 @@ class KernelAndLabel:
         return self.label @ self.kernel @ self.label
 
 
-def kernel_and_label(kernel: Tensor, targets: Tensor, centering: Centering) -> KernelAndLabel:
+def kernel_and_label(kernel: Tensor, targets: Tensor, *, center: bool) -> KernelAndLabel:
     """Rescale, centre in float64, and note whether only rounding is left."""
     K = unit_peak(double(stacked(kernel)))
     Y = unit_peak(double(targets))
-    Kc, Yc = _centered_kernel(K, kernel, centering), _centered_targets(Y, centering)
+    Kc, Yc = (double_center(K), center_all(Y)) if center else (K, Y)
     return KernelAndLabel(
         kernel=Kc,
         label=unit_vector(Yc.flatten()),
@@ -219,22 +216,6 @@ def unit_vector(vector: Tensor) -> Tensor:
     """The vector divided by its length; zero stays zero, with gradient zero."""
     length = vector_norm(vector)
     return vector / torch.where(length > 0, length, torch.ones_like(length))
-
-
-def _centered_kernel(matrix: Tensor, kernel: Tensor, centering: Centering) -> Tensor:
-    if centering == "stacked":
-        return double_center(matrix)
-    if centering == "none":
-        return matrix
-    rows = matrix.reshape(kernel.shape)
-    rows = rows - rows.mean(2, keepdim=True)
-    return stacked(rows - rows.mean(0, keepdim=True))
-
-
-def _centered_targets(targets: Tensor, centering: Centering) -> Tensor:
-    if centering == "stacked":
-        return center_all(targets)
-    return center_columns(targets) if centering == "examples" else targets
 
 
 @array_function
@@ -277,50 +258,7 @@ def tangent_alignment(
         Differs from paper: the range needs positive semi-definite kernels.
     """
     require_kernel_and_targets(kernel, targets=targets)
-    return _alignment(kernel_and_label(kernel, targets, _centering(center)))
-
-
-@array_function
-def operator_alignment(
-    kernel: Float[Tensor, "n c n c"], targets: Float[Tensor, "n c"], *, center: bool = True
-) -> Float[Tensor, ""]:
-    r"""Alignment of an operator-valued kernel with the rank-one kernel of the targets.
-
-    .. math:: \frac{\mathrm{vec}(Y)^\top K\,\mathrm{vec}(Y)}{\|K\|_F\,\|Y\|_F^2},
-              \qquad K \to (H \otimes I_c) K (H \otimes I_c), \; Y \to HY,
-              \; H = I - \tfrac1n 11^\top
-
-    A kernel of the form :math:`k \otimes I_c` treats all outputs alike. It reaches at most
-    :math:`1/\sqrt c`. For one output this is the kernel alignment (centred: CKA).
-
-    Range: [0, 1] for positive semi-definite kernels, [-1, 1] for symmetric ones.
-    Invariant to: positive scaling of the kernel, scaling of the targets, a common permutation of
-    the examples; when centred also a constant row added to the targets.
-    Undefined (``nan``): kernel or targets are zero (after centring), up to rounding.
-
-    Args:
-        kernel: :math:`K`, e.g. the tangent kernel of a network with c outputs.
-        targets: :math:`Y`, one column per output.
-        center: whether to centre over the examples, output by output.
-
-    Returns:
-        One number without axes: a tensor, or an array for NumPy input.
-
-    Raises:
-        ShapeError: If the shapes do not match.
-        DomainError: If the kernel is not symmetric, or either is not finite.
-
-    Examples:
-        >>> y = torch.eye(2)
-        >>> kernel = torch.einsum("xy,ij->xiyj", y @ y.T, torch.eye(2))
-        >>> round(operator_alignment(kernel, y, center=False).item(), 4)
-        0.5
-
-    References:
-        [canatar2022], Section VI, where the full operator is mentioned but traced over outputs.
-    """
-    require_kernel_and_targets(kernel, targets=targets)
-    return _alignment(kernel_and_label(kernel, targets, "examples" if center else "none"))
+    return _alignment(kernel_and_label(kernel, targets, center=center))
 
 
 def permuted_alignments(
@@ -344,7 +282,7 @@ def permuted_alignments(
     References:
         [lou2022], Eq. (7).
     """
-    pair = kernel_and_label(kernel, targets[0], "stacked")
+    pair = kernel_and_label(kernel, targets[0], center=True)
     Y = center_all(double(targets)).flatten(1)
     energies = (Y * (Y @ pair.kernel)).sum(1)
     return alignment_from_norms(energies, matrix_norm(pair.kernel), Y.square().sum(1), pair.defined)
@@ -365,53 +303,18 @@ class AlignmentDecomposition:
 
 
 @array_function
-def correlation_term(
-    kernel: Float[Tensor, "n c n c"], targets: Float[Tensor, "n c"], *, center: bool = True
-) -> Float[Tensor, ""]:
-    r"""Share of the labels in the leading directions of a tangent kernel, weighted by eigenvalue.
-
-    .. math:: \sum_i \frac{\lambda_i}{\lambda_1} \langle u_i, \hat y\rangle^2
-              = \frac{\hat y^\top C_m K C_m \hat y}{\lambda_1}
-
-    with :math:`(\lambda_i, u_i)` of :math:`C_m K C_m` and the unit vector :math:`\hat y` of the
-    centred targets. The closed form needs no eigenvectors, so ties are harmless.
-
-    Range: [0, 1] for positive semi-definite kernels, 1 if the labels lie in the top eigenspace.
-    Invariant to: as :func:`tangent_alignment`.
-    Undefined (``nan``): kernel or targets are zero after centring, up to rounding.
-
-    Args:
-        kernel: :math:`K`; if it is not positive semi-definite, :math:`\lambda_1` is the largest
-            absolute eigenvalue.
-        targets: :math:`Y`, e.g. one-hot labels.
-        center: ``False`` takes kernel and targets as they are.
-
-    Returns:
-        One number without axes: a tensor, or an array for NumPy input.
-
-    Raises:
-        ShapeError: If the shapes do not match.
-        DomainError: If the kernel is not symmetric, or either is not finite.
-
-    Examples:
-        >>> y = torch.tensor([[1.0], [-1.0], [0.0]])
-        >>> round(correlation_term(torch.eye(3).reshape(3, 1, 3, 1), y).item(), 4)
-        1.0
-
-    References:
-        [lou2022], Appendix G.
-    """
-    require_kernel_and_targets(kernel, targets=targets)
-    return _decomposition(kernel_and_label(kernel, targets, _centering(center))).correlation
-
-
-@array_function
 def alignment_decomposition(
     kernel: Float[Tensor, "n c n c"], targets: Float[Tensor, "n c"], *, center: bool = True
 ) -> AlignmentDecomposition:
     r"""Tangent alignment split into a correlation with the labels and a stable rank.
 
-    .. math:: A = \mathrm{corr} / \sqrt{R}, \qquad R = \|C_m K C_m\|_F^2 / \lambda_1^2
+    .. math:: A = \mathrm{corr} / \sqrt{R}, \qquad R = \|C_m K C_m\|_F^2 / \lambda_1^2, \qquad
+              \mathrm{corr} = \frac{\hat y^\top C_m K C_m \hat y}{\lambda_1}
+              = \sum_i \frac{\lambda_i}{\lambda_1} \langle u_i, \hat y\rangle^2
+
+    with :math:`(\lambda_i, u_i)` of :math:`C_m K C_m` and the unit vector :math:`\hat y` of the
+    centred targets. If the kernel is not positive semi-definite, :math:`\lambda_1` is the largest
+    absolute eigenvalue. The correlation is 1 if the labels lie in the top eigenspace.
 
     Range: alignment and correlation in [0, 1], stable rank in [1, rank], for positive semi-definite
     kernels.
@@ -440,11 +343,7 @@ def alignment_decomposition(
         [lou2022], Appendix G.
     """
     require_kernel_and_targets(kernel, targets=targets)
-    return _decomposition(kernel_and_label(kernel, targets, _centering(center)))
-
-
-def _centering(center: bool) -> Centering:
-    return "stacked" if center else "none"
+    return _decomposition(kernel_and_label(kernel, targets, center=center))
 
 
 def _decomposition(pair: KernelAndLabel) -> AlignmentDecomposition:
