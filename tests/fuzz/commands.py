@@ -84,9 +84,7 @@ def _command(rng: Random, root: Path) -> list[str]:
             line += [flag, rng.choice([*WORDS, "width=5", "seed=1", "last", "2x2", "4GB", *files])]
     elif name == "view":
         line = ["view", "--no-open", rng.choice(["run", "history", "broken", ".", *files])]
-        line += [["--json"], ["--gallery"], ["-o", "page.html"], ["-o", rng.choice(WORDS)], []][
-            rng.randrange(5)
-        ]
+        line += [["--json"], ["-o", "page.html"], ["-o", rng.choice(WORDS)], []][rng.randrange(4)]
     elif name == "transfer":
         line = ["transfer", rng.choice(files), rng.choice(models), "-o", "moved"]
         line += ["--overwrite", "--no-tangent"] if rng.random() < 0.7 else [rng.choice(WORDS)]

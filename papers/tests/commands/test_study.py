@@ -79,7 +79,10 @@ def test_other_settings_are_kept_but_not_judged(tmp_path):
     swept = call("sweep", FIG4, *words, "--set", "points=20,30", "--engine", "processes",
                  "--workers", 1)  # fmt: skip
     assert swept.stdout == own
-    assert f"theodolite view {tmp_path} --gallery" in swept.stderr
+    assert f"theodolite study gallery {tmp_path}" in swept.stderr
+    said = call("study", "gallery", tmp_path, "--no-open").stdout
+    assert said == f"gallery of 3 records: {tmp_path / 'gallery.html'}\n"
+    assert (tmp_path / "gallery.html").exists()
     assert len(load_results(tmp_path, all_studies()[FIG4], "smoke")) == 3
 
 

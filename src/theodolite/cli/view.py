@@ -32,14 +32,6 @@ def view(
         Path | None,
         typer.Option("--output", "-o", help="HTML file to write. [default: report.html in DIR]"),
     ] = None,
-    gallery: Annotated[
-        bool,
-        typer.Option(
-            help="Write a table of all records below DIR, studies and sweeps included, to filter, "
-            "sort and compare. [default: only for more than twelve records or nested folders]",
-            show_default=False,
-        ),
-    ] = False,
     browse: Annotated[
         bool, typer.Option("--open/--no-open", help="Open the report in a browser.")
     ] = True,
@@ -53,11 +45,7 @@ def view(
         documents = [_document(path, result) for path, result in found]
         print_json(documents[0] if len(documents) == 1 else documents)
         return
-    page = (
-        _write_gallery(folders, output)
-        if gallery or _are_many(folders)
-        else _write_report(folders, output)
-    )
+    page = _write_report(folders, output)
     if browse:
         open_page(page)
 
@@ -71,7 +59,12 @@ def _write_report(folders: Sequence[Path], output: Path | None) -> Path:
         kinds = ", ".join(f"{path} ({type(result).__name__})" for path, result in found.items())
         raise CommandError(
             f"DIR: expected results of one kind to compare, got {kinds}; name surveys only or "
-            "histories only, or pass the folder above them with --gallery"
+            "histories only"
+        )
+    if len(results) > _MOST_COMPARED:
+        raise CommandError(
+            f"DIR: expected at most {_MOST_COMPARED} results to compare, got {len(results)}; name "
+            "some of them, or run theodolite study gallery (of theodolite-papers)"
         )
     for path, result in found.items():
         typer.echo(f"{path}\n{result.summary()}\n")
@@ -112,25 +105,3 @@ def _runs(folder: Path) -> list[Path]:
         return [folder]
     below = sorted(path.parent for path in folder.glob(f"*/{_FILE}"))
     return below or [folder]  # loading it raises the right error
-
-
-def _are_many(folders: Sequence[Path]) -> bool:
-    """Whether there are too many records for a comparison, or records of studies."""
-    if len(folders) != 1 or (folders[0] / _FILE).exists():
-        return False
-    below = list(folders[0].glob(f"*/{_FILE}"))
-    deeper = not below and any(folders[0].rglob(_FILE))
-    return deeper or len(below) > _MOST_COMPARED
-
-
-def _write_gallery(folders: Sequence[Path], output: Path | None) -> Path:
-    from theodolite.report import find_exhibits, write_gallery
-
-    if len(folders) != 1:
-        raise CommandError(f"--gallery: expected one folder, got {len(folders)}")
-    exhibits = find_exhibits(folders[0])
-    page = write_gallery(exhibits, output or folders[0] / "gallery.html")
-    damaged = sum(bool(exhibit.damage) for exhibit in exhibits)
-    note = f", {damaged} of them damaged" if damaged else ""
-    typer.echo(f"gallery of {len(exhibits)} records{note}: {page}")
-    return Path(page)

@@ -2,21 +2,17 @@
 
 from theodolite.advice.pairs import LayerPairs, Likeness
 from theodolite.report import pages
-from theodolite.report._gallery import Exhibit, find_exhibits, write_gallery
 from theodolite.report._transfer import transfer_fragment, write_transfer
 from theodolite.report._write import notebook_html, plot, plot_pairs, write_html
 
 __all__ = [
-    "Exhibit",
     "LayerPairs",
     "Likeness",
-    "find_exhibits",
     "notebook_html",
     "pages",
     "plot",
     "plot_pairs",
     "transfer_fragment",
-    "write_gallery",
     "write_html",
     "write_transfer",
 ]

@@ -1,4 +1,4 @@
-"""``theodolite study list | run | check | ledger``: the papers' experiments."""
+"""``theodolite study list | run | check | gallery | ledger``: the papers' experiments."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -111,6 +111,32 @@ def withdraw(
     require_folder(results)
     found, size = study_at(study, size)
     typer.echo(f"withdrawn {withdraw_study(found, size, reason, results)}")
+
+
+@study_app.command("gallery")
+def gallery(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of records.", show_default=False)
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="HTML file to write. [default: gallery.html in DIR]"),
+    ] = None,
+    browse: Annotated[
+        bool, typer.Option("--open/--no-open", help="Open the page in a browser.")
+    ] = True,
+) -> None:
+    """Write a table of all records below a folder: runs, surveys, histories."""
+    from theodolite.cli.terminal import open_page
+    from theodolite_papers.ledger.gallery import find_exhibits, write_gallery
+
+    exhibits = find_exhibits(folder)
+    page = write_gallery(exhibits, output or folder / "gallery.html")
+    damaged = sum(bool(exhibit.damage) for exhibit in exhibits)
+    note = f", {damaged} of them damaged" if damaged else ""
+    typer.echo(f"gallery of {len(exhibits)} records{note}: {page}")
+    if browse:
+        open_page(page)
 
 
 @study_app.command("ledger")

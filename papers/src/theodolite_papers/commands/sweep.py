@@ -104,7 +104,7 @@ def sweep(
     if chosen.space is not None:
         typer.echo(
             "claims are judged on the study's own settings alone; to see the other runs: "
-            f"theodolite view {results} --gallery",
+            f"theodolite study gallery {results}",
             err=True,
         )
     if tracker is not None:

@@ -22,7 +22,6 @@ import torch
 from theodolite.checks import require_choice, require_count
 from theodolite.errors import RecordError, StudyError
 from theodolite.records import Record, load_record, save_record
-from theodolite.report import find_exhibits, write_gallery
 from theodolite.surveys import versions
 from theodolite.sweeps import (
     Failure,
@@ -36,6 +35,7 @@ from theodolite_papers.ledger._results import Measured, Result, Results, counted
 from theodolite_papers.ledger._space import Space, point_name
 from theodolite_papers.ledger._study import Study, Trial, find_study
 from theodolite_papers.ledger._verdicts import Verdict, judge_claim
+from theodolite_papers.ledger.gallery import find_exhibits, write_gallery
 
 __all__ = [
     "SweepSettings",

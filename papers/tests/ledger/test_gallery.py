@@ -1,12 +1,15 @@
 """The gallery: every record below a folder, filtered, sorted and compared in a real browser."""
 
 import pytest
+import torch
 
+import theodolite as th
+from tests.networks import mlp
 from tests.report import browser as driver
 from tests.report.made_records import survey_run
 from theodolite.errors import RecordError
 from theodolite.records import Record, save_record, save_run
-from theodolite.report import Exhibit, find_exhibits, write_gallery
+from theodolite_papers.ledger.gallery import Exhibit, find_exhibits, write_gallery
 
 
 def study_record(seed, width, accuracy):
@@ -54,6 +57,17 @@ def test_a_column_of_the_last_layer_shows_it_or_nothing(folder):
     (exhibit,) = [item for item in find_exhibits(folder) if item.folder == "surveys/one"]
     assert exhibit.profiles["covariance"]  # of the first layer alone
     assert "misalignment / random, last layer" not in exhibit.numbers
+
+
+def test_a_history_shows_the_last_numbers_of_every_family(tmp_path):
+    x, y = torch.randn(40, 6), torch.arange(40) % 3
+    monitor = th.Monitor(mlp([6, 5, 3]), (x, y), every=5, folder=tmp_path / "run")
+    for step in range(0, 11, 5):
+        monitor.step(step)
+    (exhibit,) = find_exhibits(tmp_path)
+    defined = {"representation", "kernel", "tangent", "gradient"}  # too few filters for covariance
+    assert set(exhibit.profiles) == defined
+    assert exhibit.numbers["loss"] == monitor.history.survey(10).estimate("loss").value
 
 
 def test_a_folder_without_records_is_said_so(tmp_path):

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from theodolite.report.pages import (
     css_variables,
     json_for_html,
     plain,
-    render,
     static_text,
     write_page,
 )
@@ -71,17 +71,25 @@ def write_gallery(exhibits: Sequence[Exhibit], path: str | os.PathLike[str]) -> 
     Returns:
         The path of the file.
     """
-    scripts = [static_text("plotly-cartesian.min.js"), static_text("gallery.js")]
+    from jinja2 import Environment, StrictUndefined
+
+    scripts = [static_text("plotly-cartesian.min.js"), _file("static/gallery.js")]
     style = f":root{{{css_variables(LIGHT)}}}:root[data-theme=dark]{{{css_variables(DARK)}}}"
-    text = render(
-        "gallery.html.j2",
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    text = environment.from_string(_file("templates/gallery.html.j2")).render(
         policy=content_policy(scripts),
         scripts=scripts,
-        style=style + static_text("gallery.css"),
+        style=style + _file("static/gallery.css"),
         count=len(exhibits),
         data=json_for_html(_payload(exhibits)),
     )
     return write_page(path, text)
+
+
+def _file(name: str) -> str:
+    return resources.files("theodolite_papers.ledger").joinpath(name).read_text(encoding="utf-8")
 
 
 def _exhibit(folder: Path, base: Path) -> Exhibit:
