@@ -21,14 +21,10 @@ from theodolite.engine.features import (
     FeatureGrams,
     Features,
     OutputReader,
-    Pool,
     feature_chunks,
     feature_grams,
     feature_moments,
     features,
-    gives_channels_first,
-    pooled,
-    require_pool,
 )
 from theodolite.engine.gradients import (
     GradientAlignment,
@@ -77,12 +73,14 @@ from theodolite.engine.layers import (
     unwrap,
 )
 from theodolite.engine.plan import ContractionSizes, contraction_costs
-from theodolite.engine.positions import (
+from theodolite.engine.pooling import (
     AtPositions,
-    PositionLabels,
-    labels_are_inputs,
-    projected_outputs,
+    Pool,
+    gives_channels_first,
+    pooled,
+    require_pool,
 )
+from theodolite.engine.positions import PositionLabels
 from theodolite.engine.readouts import (
     Loss,
     Readout,
@@ -90,6 +88,7 @@ from theodolite.engine.readouts import (
     main_tensor,
     per_example_cross_entropy,
     per_example_loss,
+    projected_outputs,
     read_outputs,
     resolve_readout,
 )
@@ -171,7 +170,6 @@ __all__ = [
     "input_moments",
     "input_samples",
     "iterate_batches",
-    "labels_are_inputs",
     "limited_memory",
     "main_tensor",
     "map_leaves",

@@ -10,7 +10,7 @@ examples are multiplied with themselves and with every later batch, and then rel
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, TypeVar
 
 import torch
@@ -51,12 +51,11 @@ from theodolite.engine.one_by_one import (
     require_same_outputs_again,
     require_single_examples,
 )
-from theodolite.engine.positions import AtPositions
+from theodolite.engine.pooling import Pool, pooled, require_pool
 from theodolite.engine.readouts import main_tensor
 from theodolite.engine.rounding import Comparison
 from theodolite.engine.state import (
     DEFAULT_MEMORY_LIMIT,
-    HALF,
     exact_arithmetic,
     limited_memory,
     model_device,
@@ -72,150 +71,6 @@ from theodolite.errors import (
     TheodoliteError,
 )
 from theodolite.linalg import Moments, double, double_center
-
-Pool = str | Callable[[Tensor], Tensor] | AtPositions
-POOLS = ("flatten", "grid", "mean", "max", "cls", "last")
-GRID = 4  # cells along each axis of a map, chosen by measurement (benchmarks/one_shape.py)
-
-# With three axes these give (n, channels, positions); everything else gives (n, tokens, channels).
-_CHANNELS_FIRST = (
-    nn.Conv1d,
-    nn.ConvTranspose1d,
-    nn.BatchNorm1d,
-    nn.InstanceNorm1d,
-    nn.GroupNorm,
-    nn.MaxPool1d,
-    nn.AvgPool1d,
-    nn.AdaptiveAvgPool1d,
-    nn.AdaptiveMaxPool1d,
-)
-_CHANNELS_LAST = (nn.Linear, nn.LayerNorm)  # of these layers also maps have their channels last
-
-
-def gives_channels_first(module: nn.Module) -> bool:
-    """Whether outputs of three axes are (n, channels, positions) rather than tokens."""
-    return isinstance(module, _CHANNELS_FIRST)
-
-
-def require_pool(pool: Pool) -> None:
-    """Check that a pooling is a known name, positions, or a function of the output."""
-    if not callable(pool) and not isinstance(pool, AtPositions):
-        require_choice(POOLS, pool=pool)
-
-
-def pooled(
-    output: Tensor,
-    pool: Pool,
-    module: nn.Module,
-    mask: Tensor | None = None,
-    positions: Tensor | None = None,
-) -> Float[Tensor, "n d"]:
-    """One vector per example from a layer's output; half precision becomes float32.
-
-    A complex number becomes two: there are twice as many channels.
-
-    Args:
-        output: ``(n, d)``, tokens ``(n, t, d)``, or maps ``(n, channels, *sizes)``.
-        pool: ``"flatten"`` keeps everything (padded tokens as zeros). ``"grid"`` averages maps over
-            the cells of a 4 x 4 grid, and tokens without padding. ``"mean"`` and ``"max"`` run over
-            tokens or positions. ``"cls"`` and ``"last"`` take the first and the last token that is
-            not padding. :class:`AtPositions` puts some positions side by side. A function gets the
-            output and returns ``(n, ...)``.
-        module: The layer, which decides between tokens and one-dimensional maps.
-        mask: ``(n, t)``, true or 1 for tokens that count.
-        positions: ``(n, k)``, the positions that :class:`AtPositions` keeps.
-
-    Raises:
-        ShapeError: If the pooling needs tokens and there are none.
-    """
-    values = output.detach()
-    if values.is_complex() and not values.is_nested:
-        values = _real_channels(values, module)
-    if isinstance(pool, AtPositions):
-        assert positions is not None  # the batch does not name positions
-        return pool.read(values, positions, channels_first=gives_channels_first(module))
-    if values.is_nested:
-        values, mask = _padded_rows(values)
-    if values.dtype in HALF or not values.is_floating_point():
-        values = values.float()
-    if callable(pool):
-        return pool(values).flatten(1)
-    if values.ndim <= 2:
-        return values if values.ndim == 2 else values.reshape(len(values), 1)
-    if values.ndim == 3 and not gives_channels_first(module):
-        return _pool_tokens(values, pool, _fitting(mask, values))
-    return _pool_maps(values, pool, module)
-
-
-def _real_channels(values: Tensor, module: nn.Module) -> Tensor:
-    """Real and imaginary parts of complex outputs, as channels."""
-    pairs = torch.view_as_real(values.resolve_conj())
-    maps = values.ndim > 3 and not isinstance(module, _CHANNELS_LAST)
-    if maps or (values.ndim == 3 and gives_channels_first(module)):
-        return pairs.movedim(-1, 2).flatten(1, 2)
-    return pairs.flatten(-2) if values.ndim > 1 else pairs
-
-
-def _padded_rows(values: Tensor) -> tuple[Tensor, Tensor]:
-    rows = values.unbind()
-    lengths = torch.tensor([len(row) for row in rows], device=values.device)
-    padded = torch.nested.to_padded_tensor(values, 0.0)
-    steps = torch.arange(padded.shape[1], device=values.device)
-    return padded, steps < lengths.unsqueeze(1)
-
-
-def _fitting(mask: Tensor | None, values: Tensor) -> Tensor | None:
-    """The mask if it has the shape of these tokens; layers that merge tokens have other shapes."""
-    if mask is None or mask.shape != values.shape[:2]:
-        return None
-    return mask.to(values.device, torch.bool)
-
-
-def _pool_tokens(values: Tensor, pool: str, mask: Tensor | None) -> Tensor:
-    counts = torch.ones_like(values[..., 0], dtype=torch.bool) if mask is None else mask
-    weights = counts.unsqueeze(-1)
-    if pool == "flatten":
-        return (values if mask is None else values.where(weights, 0.0)).flatten(1)
-    if pool in ("mean", "grid"):
-        return values.where(weights, 0.0).sum(1) / weights.sum(1).clamp(min=1)
-    if pool == "max":
-        return values.where(weights, -torch.inf).amax(1)
-    steps = torch.arange(values.shape[1], device=values.device)
-    if pool == "cls":
-        index = steps.expand_as(counts).where(counts, values.shape[1] - 1).amin(1)
-    else:
-        index = steps.expand_as(counts).where(counts, 0).amax(1)
-    return values[torch.arange(len(values), device=values.device), index]
-
-
-def _pool_maps(values: Tensor, pool: str, module: nn.Module) -> Tensor:
-    if pool == "flatten":
-        return values.flatten(1)
-    if isinstance(module, _CHANNELS_LAST):
-        values = values.movedim(-1, 1)
-    positions = tuple(range(2, values.ndim))
-    if pool == "grid":
-        return _grid_means(values).flatten(1)
-    if pool == "mean":
-        return values.mean(positions)
-    if pool == "max":
-        return values.amax(positions)
-    raise ShapeError(
-        f"pool={pool!r}: expected tokens (n, t, d), got shape {tuple(values.shape)} from "
-        f'{type(module).__name__}; use "mean", "max", "flatten" or a function'
-    )
-
-
-def _grid_means(maps: Tensor) -> Tensor:
-    """Averages over the cells of a grid along every axis of a map; short axes are not pooled."""
-    for axis in range(2, maps.ndim):
-        size = maps.shape[axis]
-        if size > GRID:
-            ends = [size * cell // GRID for cell in range(GRID + 1)]
-            cells = [maps.narrow(axis, low, high - low) for low, high in pairwise(ends)]
-            maps = torch.stack([cell.mean(axis) for cell in cells], axis)
-    return maps
-
 
 _T = TypeVar("_T")
 _TRIAL = 3  # examples of the pass that finds the places where layers are read
@@ -284,21 +139,36 @@ class _Pass:
 
 
 class FeatureReader:
-    """Which layers to read, how, and how often each ran; one forward pass per batch."""
+    """Reads the features of layers: which layers, where, and how often each ran.
+
+    Args:
+        model: Any module.
+        layers: See :func:`feature_chunks`, as for the next three.
+        pool: How an output becomes a vector.
+        read: Where layers are read.
+        check: What is checked.
+        output_reader: Makes rows of the model's output, which are kept in ``outputs``.
+        may_drop_layers: Whether to leave out layers that run for some examples only.
+    """
 
     def __init__(
         self,
         model: nn.Module,
         layers: Layers,
         pool: Pool,
-        read: Read | Mapping[str, ReadPoint] = "next",
-        check: Check = True,
+        read: Read | Mapping[str, ReadPoint],
+        check: Check,
+        output_reader: OutputReader | None = None,
+        *,
+        may_drop_layers: bool = False,
     ) -> None:
         require_pool(pool)
         require_check(check)
         if isinstance(read, str):
             require_choice(("next", "raw"), read=read)
         self.raw = read == "raw"
+        self.output_reader, self.may_drop_layers = output_reader, may_drop_layers
+        self.outputs: list[Tensor] = []
         self.points = read if isinstance(read, Mapping) else {} if self.raw else None
         require_model(model)
         self.model = unwrap(model)
@@ -310,9 +180,6 @@ class FeatureReader:
         if not isinstance(layers, str) and not callable(layers):
             self.exact = set(layers)
         self.calls: dict[str, int] = {}
-        self.output_reader: OutputReader | None = None
-        self.outputs: list[Tensor] = []
-        self.may_drop_layers = False  # whether to leave out layers that run for some examples only
         self._checker = ExampleCheck(check)
         self._fallback: Checked | None = None  # why examples run one at a time
         self._start = 0  # index of the first example of the next batch
@@ -677,8 +544,7 @@ def features(
         >>> {name: tuple(rows.shape) for name, rows in features(model, torch.ones(5, 2)).items()}
         {'0': (5, 3), '2': (5, 1)}
     """
-    reader = FeatureReader(model, layers, pool, read, check)
-    reader.output_reader, reader.may_drop_layers = outputs, True
+    reader = FeatureReader(model, layers, pool, read, check, outputs, may_drop_layers=True)
     rows: dict[str, list[Tensor]] = {}
     targets: list[Any] = []
     batches = iterate_batches(data, batch_size=batch_size, device=reader.device, **options)
@@ -898,11 +764,12 @@ class _GramTiles:
     def __init__(
         self, reader: FeatureReader, batches: list[Batch], dtype: torch.dtype | None, center: bool
     ) -> None:
-        self.reader, self.batches, self.dtype, self.center = reader, batches, dtype, center
-        self.count = sum(map(len, batches))
+        self.reader, self.batches, self.dtype = reader, batches, dtype
+        ends = [0, *accumulate(map(len, batches))]
+        self.spans = [slice(*pair) for pair in pairwise(ends)]
         first = self._read(0)
         self.widths = {name: rows.shape[1] for name, rows in first.items()}
-        self.grams = {name: rows.new_empty(self.count, self.count) for name, rows in first.items()}
+        self.grams = {name: rows.new_empty(ends[-1], ends[-1]) for name, rows in first.items()}
         self.shifts = {name: rows.mean(0) for name, rows in first.items()} if center else {}
         self._first: dict[str, Tensor] | None = first
 
@@ -911,6 +778,7 @@ class _GramTiles:
         return {name: value.to(self.dtype or value.dtype) for name, value in rows.items()}
 
     def _rows(self, index: int) -> dict[str, Tensor]:
+        """Features of a batch, about those of the first one; its first pass is used."""
         rows = self._read(index) if self._first is None or index else self._first
         self._first = None
         for name, value in rows.items():
@@ -919,7 +787,7 @@ class _GramTiles:
                     f"features of {name!r}: expected {self.widths[name]} as in the first batch, "
                     f'got {value.shape[1]}; pad the inputs to one length, or pool="mean"'
                 )
-            if self.center:
+            if self.shifts:
                 value -= self.shifts[name]
         return rows
 
@@ -934,43 +802,38 @@ class _GramTiles:
                 f"memory_limit: expected at least {largest * per_example:,} bytes, the features of "
                 f"one batch, got {limit:,}; lower batch_size, choose fewer layers, or pool them"
             )
-        index, start, tiles = 0, 0, 0
-        while index < len(self.batches):
-            index, start = self._tile(index, start, most)
-            tiles += 1
+        first, tiles = 0, 0
+        while first < len(self.batches):
+            start = self.spans[first].start
+            fitting = (k for k, span in enumerate(self.spans) if span.stop - start <= most)
+            first, tiles = self._fill_tile(range(first, max(fitting) + 1)), tiles + 1
         return tiles
 
-    def _tile(self, index: int, start: int, most: int) -> tuple[int, int]:
-        """Multiply one tile with itself and all later batches; return the start of the next one."""
-        stop, last = start, index
-        while last < len(self.batches) and stop + len(self.batches[last]) - start <= most:
-            stop += len(self.batches[last])
-            last += 1
-        buffers = self._buffers(range(index, last), stop - start)
-        for name, buffer in buffers.items():
-            torch.mm(buffer, buffer.mT, out=self.grams[name][start:stop, start:stop])
-        self._fill_later(buffers, last, start, stop)
-        return last, stop
+    def _fill_tile(self, batches: range) -> int:
+        """Multiply one tile with itself and all later batches; return the first of these."""
+        rows = slice(self.spans[batches[0]].start, self.spans[batches[-1]].stop)
+        tile = self._tile(batches)
+        for name, part in tile.items():
+            torch.mm(part, part.mT, out=self.grams[name][rows, rows])
+        for later in range(batches.stop, len(self.batches)):
+            columns = self.spans[later]
+            for name, part in self._rows(later).items():
+                block = tile[name] @ part.mT
+                self.grams[name][rows, columns] = block
+                self.grams[name][columns, rows] = block.mT
+        return batches.stop
 
-    def _buffers(self, batches: range, length: int) -> dict[str, Tensor]:
+    def _tile(self, batches: range) -> dict[str, Tensor]:
         """Features of the batches of a tile, one matrix per layer; a single batch is not copied."""
         if len(batches) == 1:
             return self._rows(batches[0])
-        buffers = {
-            name: gram.new_empty(length, self.widths[name]) for name, gram in self.grams.items()
+        start, stop = self.spans[batches[0]].start, self.spans[batches[-1]].stop
+        tile = {
+            name: gram.new_empty(stop - start, self.widths[name])
+            for name, gram in self.grams.items()
         }
-        position = 0
         for batch in batches:
+            span = self.spans[batch]
             for name, rows in self._rows(batch).items():
-                buffers[name][position : position + len(rows)] = rows
-            position += len(self.batches[batch])
-        return buffers
-
-    def _fill_later(self, buffers: dict[str, Tensor], last: int, start: int, stop: int) -> None:
-        position = stop
-        for batch in range(last, len(self.batches)):
-            for name, rows in self._rows(batch).items():
-                block = buffers[name] @ rows.mT
-                self.grams[name][start:stop, position : position + len(rows)] = block
-                self.grams[name][position : position + len(rows), start:stop] = block.mT
-            position += len(self.batches[batch])
+                tile[name][span.start - start : span.stop - start] = rows
+        return tile

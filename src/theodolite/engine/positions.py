@@ -1,16 +1,15 @@
 """Labels per position: next tokens, tags of words, maps of pixels, numbers at every step.
 
-This module knows how labels are arranged beside the outputs of a model, and which of them count. It
-also has the loss of a sequence, and finds the features of a position in a layer.
+This module knows how labels are arranged beside the outputs of a model, which of them count, and
+the loss of a sequence.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
@@ -32,7 +31,6 @@ class PositionLabels:
         last: Whether outputs are (n, T, c) or (n, H, W, c); otherwise (n, c, H, W).
         shift: 1 if the output at a position predicts the label of the next position.
         masked: Whether the mask of the batch says which labels count.
-        ignored: The label that does not count; real numbers do not count if they are nan.
 
     Examples:
         >>> batch = Batch((torch.tensor([[5, 7, 9]]),), targets=torch.tensor([[5, 7, 9]]))
@@ -47,7 +45,6 @@ class PositionLabels:
     last: bool
     shift: int = 0
     masked: bool = False
-    ignored: int = IGNORED
 
     @classmethod
     def of(
@@ -79,7 +76,7 @@ class PositionLabels:
         elif (kind == "numbers") != targets.is_floating_point():
             return None
         if shift is None:
-            shift = int(kind == "classes" and len(grid) == 1 and labels_are_inputs(batch))
+            shift = int(kind == "classes" and len(grid) == 1 and _labels_are_inputs(batch))
         mask, decodes = batch.mask, "decoder_input_ids" in batch.kwargs
         masked = mask is not None and not decodes and tuple(mask.shape[1:]) == grid
         return cls(grid, kind, columns, last, shift, masked)
@@ -103,13 +100,13 @@ class PositionLabels:
             return flat.unsqueeze(2)
         flat = flat.long()
         if self.shift:
-            flat = functional.pad(flat[:, self.shift :], (0, self.shift), value=self.ignored)
+            flat = functional.pad(flat[:, self.shift :], (0, self.shift), value=IGNORED)
         return flat
 
     def counted(self, batch: Batch) -> Bool[Tensor, "n p"]:
-        """Which positions count: those with a label that are not padding."""
+        """Which positions count: those that are not padding and whose label is not -100 or nan."""
         targets = self.targets(batch)
-        known = ~targets.isnan().any(2) if self.kind == "numbers" else targets != self.ignored
+        known = ~targets.isnan().any(2) if self.kind == "numbers" else targets != IGNORED
         if self.masked and batch.mask is not None:
             mask = batch.mask.reshape(len(known), self.count).to(known.device).bool()
             known = known & functional.pad(mask[:, self.shift :], (0, self.shift), value=False)
@@ -127,15 +124,15 @@ class PositionLabels:
             values = self.rows(outputs).squeeze(2).to(wide)
             losses = functional.binary_cross_entropy_with_logits(values, real, reduction="none")
             return losses.where(counted, 0.0)
-        wanted = targets.where(counted, self.ignored)
+        wanted = targets.where(counted, IGNORED)
         if self.last:
             flat = outputs.flatten(0, -2).to(wide)
             losses = functional.cross_entropy(
-                flat, wanted.flatten(), reduction="none", ignore_index=self.ignored
+                flat, wanted.flatten(), reduction="none", ignore_index=IGNORED
             )
             return losses.view(counted.shape)
         return functional.cross_entropy(
-            outputs.flatten(2).to(wide), wanted, reduction="none", ignore_index=self.ignored
+            outputs.flatten(2).to(wide), wanted, reduction="none", ignore_index=IGNORED
         )
 
     def loss(self, outputs: Tensor, batch: Batch) -> Float[Tensor, " n"]:
@@ -152,7 +149,7 @@ def _is_binary(targets: Tensor) -> bool:
     return bool(((known == 0) | (known == 1)).all())
 
 
-def labels_are_inputs(batch: Batch) -> bool:
+def _labels_are_inputs(batch: Batch) -> bool:
     """Whether the labels that count are the inputs (whole numbers) at the same places.
 
     This is so for the causal language models of Hugging Face, which shift labels themselves.
@@ -164,112 +161,3 @@ def labels_are_inputs(batch: Batch) -> bool:
         if plain and tensor is not batch.mask and bool(((tensor == targets) | ~counted).all()):
             return bool(counted.any())
     return False
-
-
-@dataclass(frozen=True)
-class AtPositions:
-    """A pooling that keeps some positions of every example, side by side: (n, k d).
-
-    ``Batch.positions``, (n, k), has the positions, counted along the grid of the labels; -1 is none
-    and gives arbitrary numbers. If a layer has fewer positions, as inside a U-Net, the position
-    that covers it is read.
-
-    Args:
-        grid: Sizes of the counted positions.
-    """
-
-    grid: tuple[int, ...]
-
-    def width(self, shape: tuple[int, ...], *, channels_first: bool) -> int | None:
-        """Number of features at one position of a layer's output; None without such positions.
-
-        Args:
-            shape: Shape of its output for one example.
-            channels_first: Whether its module gives (channels, positions).
-        """
-        found = self._layout(shape, channels_first)
-        return None if found is None else math.prod(shape) // math.prod(found[1])
-
-    def read(
-        self, values: Tensor, positions: Int[Tensor, "n k"], *, channels_first: bool
-    ) -> Float[Tensor, "n kd"]:
-        """The features of the positions, at least in float32."""
-        found = self._layout(tuple(values.shape[1:]), channels_first)
-        assert found is not None  # otherwise the layer has no features
-        last, sizes = found
-        flat = values.reshape(len(values), math.prod(sizes), -1) if last else values.flatten(2)
-        rows = flat if last else flat.transpose(1, 2)
-        places = self._places(positions.to(values.device).clamp(min=0), sizes)
-        picked = rows.gather(1, places.unsqueeze(2).expand(-1, -1, rows.shape[2]))
-        return picked.to(torch.promote_types(picked.dtype, torch.float32)).flatten(1)
-
-    def _places(self, positions: Tensor, sizes: tuple[int, ...]) -> Tensor:
-        """The same positions along the sizes of a layer."""
-        if sizes == self.grid:
-            return positions
-        own = torch.unravel_index(positions, self.grid)
-        flat = torch.zeros_like(positions)
-        for index, size, whole in zip(own, sizes, self.grid, strict=True):
-            flat = flat * size + index * size // whole
-        return flat
-
-    def _layout(
-        self, shape: tuple[int, ...], channels_first: bool
-    ) -> tuple[bool, tuple[int, ...]] | None:
-        """Whether positions come before features, and the sizes of the positions."""
-        axes = len(self.grid)
-        if shape[:axes] == self.grid and len(shape) > axes and not channels_first:
-            first = len(shape) == axes + 1 and axes > 1 and shape[1:] == self.grid
-            return not first, self.grid
-        if len(shape) == axes + 1 and (axes > 1 or channels_first):
-            return False, shape[1:]
-        if axes == 2 and len(shape) == 2:  # patches as rows
-            side = math.isqrt(math.prod(self.grid) // max(1, shape[0]))
-            if side and all(size % side == 0 for size in self.grid):
-                sizes = tuple(size // side for size in self.grid)
-                return (True, sizes) if math.prod(sizes) == shape[0] else None
-        return None
-
-
-def projected_outputs(
-    count: int,
-    *,
-    readout: Callable[[Any, Batch], Tensor],
-    generator: torch.Generator | None = None,
-) -> Callable[[Any, Batch], Tensor]:
-    r"""A readout of random projections of many outputs, for tangent kernels of a whole vocabulary.
-
-    The signs :math:`r_k` satisfy :math:`E\, r_k r_k^\top = I`. So the kernel of one projection has
-    the trace over all outputs as its mean. ``outputs="diagonal"`` gives one kernel for each
-    projection. Their mean estimates the trace; its standard error is their spread divided by
-    :math:`\sqrt{k}`.
-
-    Args:
-        count: Number of projections.
-        readout: Readout that gives (n, c).
-        generator: Source of the signs.
-
-    Returns:
-        A function to pass as ``readout=``.
-
-    Examples:
-        >>> last = lambda output, batch: output[:, -1]
-        >>> project = projected_outputs(4, readout=last, generator=torch.Generator().manual_seed(0))
-        >>> batch = Batch((torch.zeros(2, 3, dtype=torch.long),))
-        >>> project(torch.zeros(2, 3, 50), batch).shape
-        torch.Size([2, 4])
-    """
-    generator = generator or torch.Generator().manual_seed(0)
-    seed = int(torch.randint(2**62, (), generator=generator))
-    signs: dict[tuple[int, torch.device, torch.dtype], Tensor] = {}
-
-    def project(output: Any, batch: Batch) -> Tensor:
-        values = readout(output, batch)
-        key = values.shape[1], values.device, values.dtype
-        if key not in signs:
-            own = torch.Generator().manual_seed(seed)
-            drawn = torch.randint(0, 2, (values.shape[1], count), generator=own)
-            signs[key] = (2 * drawn - 1).to(values)
-        return values @ signs[key]
-
-    return project

@@ -13,7 +13,15 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from theodolite.advice.reasons import Reason, about_positions
-from theodolite.engine import AtPositions, Batch, Loss, PositionLabels, main_tensor, map_leaves
+from theodolite.engine import (
+    IGNORED,
+    AtPositions,
+    Batch,
+    Loss,
+    PositionLabels,
+    main_tensor,
+    map_leaves,
+)
 from theodolite.errors import DomainError
 from theodolite.linalg import target_columns
 from theodolite.surveys.options import MONITOR_SIZES, SIZES, SurveyOptions
@@ -222,7 +230,7 @@ def find_task(
     if not bool(counted.any()):
         raise DomainError(
             "targets: expected a label at some position, but all are "
-            f"{labels.ignored}, or padding by the attention mask"
+            f"{IGNORED}, or padding by the attention mask"
         )
     classes = None
     if labels.kind != "numbers":
@@ -269,7 +277,7 @@ def _require_labels(found: Tensor, labels: PositionLabels) -> None:
         wrong = int(found.min()) if int(found.min()) < 0 else int(found.max())
         raise DomainError(
             f"targets: expected labels from 0 to {most - 1}, the number of outputs of a position "
-            f"less one, or {labels.ignored} where a position does not count, got {wrong}"
+            f"less one, or {IGNORED} where a position does not count, got {wrong}"
         )
 
 
