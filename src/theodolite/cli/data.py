@@ -19,7 +19,6 @@ from theodolite.checks import (
 from theodolite.cli.terminal import CommandError
 from theodolite.data import SCALINGS, Dataset, load_data, load_npz, npz_tensor, opened_npz, scaled
 from theodolite.engine.batches import MASK_KEY, Batch
-from theodolite.engine.calls import map_leaves
 from theodolite.engine.readouts import read_outputs, resolve_readout
 from theodolite.errors import DataError, TheodoliteError
 
@@ -148,14 +147,7 @@ def resolve_device(name: str | None) -> torch.device:
 def in_precision_of(model: nn.Module, examples: Examples) -> Examples:
     """Real inputs in the dtype of the model's weights; NumPy files are mostly float64."""
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
-
-    def cast(values: Any) -> Any:
-        real = isinstance(values, Tensor) and values.is_floating_point()
-        return values.to(dtype) if real and dtype is not None else values
-
-    batch = examples.batch
-    args, kwargs = map_leaves(cast, (batch.args, dict(batch.kwargs)))
-    return replace(examples, batch=replace(batch, args=args, kwargs=kwargs))
+    return examples if dtype is None else replace(examples, batch=examples.batch.cast(dtype))
 
 
 def require_fit(model: nn.Module, examples: Examples, readout: str | None) -> None:

@@ -45,10 +45,15 @@ class Batch:
     mask: Tensor | None = None
     positions: Tensor | None = None
 
+    @property
+    def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Positional and keyword arguments of the model, as nested values."""
+        return self.args, dict(self.kwargs)
+
     def __len__(self) -> int:
         if self.args and _counts(self.args[0]):
             return int(self.args[0].size(0))
-        counted = [leaf for leaf in leaves((self.args, dict(self.kwargs))) if _counts(leaf)]
+        counted = [leaf for leaf in leaves(self.inputs) if _counts(leaf)]
         if not counted:
             raise ShapeError("expected at least one tensor among the inputs of a batch, got none")
         return int(counted[0].size(0))
@@ -82,7 +87,11 @@ class Batch:
             real = leaf.is_floating_point()
             return leaf.to(dtype) if real or (integers and not leaf.is_complex()) else leaf
 
-        args, kwargs = map_leaves(convert, (self.args, dict(self.kwargs)))
+        return self.map_inputs(convert)
+
+    def map_inputs(self, function: Callable[[Any], Any]) -> "Batch":
+        """The same batch with a function applied to every value among the inputs."""
+        args, kwargs = map_leaves(function, self.inputs)
         return replace(self, args=args, kwargs=kwargs)
 
     def _map(self, function: Callable[[Any], Any]) -> "Batch":
@@ -97,8 +106,7 @@ class Batch:
                 copies[id(leaf)] = leaf.clone()
             return copies.get(id(leaf), leaf)
 
-        args, kwargs = map_leaves(copy, (self.args, dict(self.kwargs)))
-        return replace(self, args=args, kwargs=kwargs)
+        return self.map_inputs(copy)
 
     def run(self, model: Callable[..., Any]) -> Any:
         """Call the model with copies of these inputs, because it may overwrite what it gets."""
@@ -112,14 +120,11 @@ def _counts(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and leaf.dim() > 0
 
 
-def _take(tensor: Tensor, indices: slice | Tensor | list[int]) -> Tensor:
+def _take(tensor: Tensor, indices: slice | Tensor) -> Tensor:
     if not tensor.is_nested:
         return tensor[indices]
     parts = list(tensor.unbind())
-    if isinstance(indices, slice):
-        chosen = parts[indices]
-    else:
-        chosen = [parts[int(index)] for index in indices]
+    chosen = parts[indices] if isinstance(indices, slice) else [parts[int(k)] for k in indices]
     return torch.nested.as_nested_tensor(chosen, layout=tensor.layout)
 
 
@@ -230,11 +235,11 @@ def _of_one_length(batches: list[Batch]) -> list[Batch]:
                 return leaf
             return _lengthened(leaf, longest, 0)
 
-        args, kwargs = map_leaves(longer, (batch.args, dict(batch.kwargs)))
         targets = batch.targets
         if len(labels) == len(batches) and not targets.is_floating_point():
             targets = _lengthened(targets, max(labels), IGNORED)
-        found.append(Batch(args, kwargs, targets, _lengthened(mask, longest, 0), batch.positions))
+        mask = _lengthened(mask, longest, 0)
+        found.append(replace(batch.map_inputs(longer), targets=targets, mask=mask))
     return found
 
 
@@ -245,7 +250,7 @@ def _lengthened(tensor: Tensor, length: int, value: int) -> Tensor:
 
 
 def _parts_of(batch: Batch) -> tuple[Any, ...]:
-    return batch.args, dict(batch.kwargs), batch.targets, batch.mask, batch.positions
+    return *batch.inputs, batch.targets, batch.mask, batch.positions
 
 
 def _joined(leaves: tuple[Any, ...]) -> Any:

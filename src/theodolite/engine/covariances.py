@@ -128,7 +128,12 @@ def _shifted_scatter(offset: Tensor, geometry: PatchGeometry) -> Tensor:
 def _lag_blocks(
     pixels: Tensor, geometry: PatchGeometry, down: int, right: int
 ) -> Iterator[tuple[int, int, Tensor]]:
-    """For one displacement, the block of channels of every kernel offset: sums over a rectangle."""
+    """For one displacement, the block of channels of every kernel offset.
+
+    A block is the sum of ``x[t] x[t + displacement]^T`` over the rectangle of pixels t that its
+    offset meets at all positions. Rectangles differ at the borders only: products of single columns
+    there, and of all columns between them, are formed once. Cumulative sums give every rectangle.
+    """
     step_row, step_column = geometry.dilation
     rows, columns = (
         size - reach + 1 for size, reach in zip(pixels.shape[:2], geometry.reach, strict=True)

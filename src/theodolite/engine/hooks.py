@@ -14,7 +14,7 @@ output of a layer branches before that, features are read at the output.
 """
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -52,10 +52,9 @@ def first_tensor(value: Any, where: str) -> Tensor:
     )
 
 
-@contextmanager
 def capture_outputs(
     model: nn.Module, layers: Sequence[str], reduce: Reduce | None = None
-) -> Iterator[dict[str, list[Tensor]]]:
+) -> AbstractContextManager[dict[str, list[Tensor]]]:
     """Collect the outputs of named layers while the block runs.
 
     Each call of a layer appends one tensor, so a layer with two calls in a forward pass gives two.
@@ -66,8 +65,8 @@ def capture_outputs(
         layers: Names of ``model.named_modules()``.
         reduce: (name, output) -> the value to keep, called at once; by default a detached copy.
 
-    Yields:
-        A dictionary that collects the outputs of each layer.
+    Returns:
+        A context that gives a dictionary, which collects the outputs of each layer.
 
     Raises:
         UnknownNameError: If a name is not a module of the model.
@@ -79,40 +78,38 @@ def capture_outputs(
         >>> outputs["0"][0].shape
         torch.Size([4, 3])
     """
-    keep = reduce or _copy
-    kept: dict[str, list[Tensor]] = {name: [] for name in layers}
+    return _captured(model, layers, reduce, inputs=False)
 
-    def hook_for(name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            kept[name].append(keep(name, first_tensor(output, f"output of layer {name!r}")))
 
-        return hook
-
-    with ExitStack() as hooks:
-        for name, module in _find(model, layers):
-            hooks.callback(module.register_forward_hook(hook_for(name)).remove)
-        yield kept
+def capture_inputs(
+    model: nn.Module, layers: Sequence[str], reduce: Reduce | None = None
+) -> AbstractContextManager[dict[str, list[Tensor]]]:
+    """Collect the first input of named layers while the block runs; see :func:`capture_outputs`."""
+    return _captured(model, layers, reduce, inputs=True)
 
 
 @contextmanager
-def capture_inputs(
-    model: nn.Module, layers: Sequence[str], reduce: Reduce | None = None
+def _captured(
+    model: nn.Module, layers: Sequence[str], reduce: Reduce | None, *, inputs: bool
 ) -> Iterator[dict[str, list[Tensor]]]:
-    """Collect the first input of named layers while the block runs; see :func:`capture_outputs`."""
     keep = reduce or _copy
     kept: dict[str, list[Tensor]] = {name: [] for name in layers}
 
-    def hook_for(name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(_module: nn.Module, args: Any, kwargs: Any) -> None:
-            value = first_tensor([*args, *kwargs.values()], f"input of layer {name!r}")
-            kept[name].append(keep(name, value))
+    def hook_for(name: str) -> Callable[..., None]:
+        where = f"{'input' if inputs else 'output'} of layer {name!r}"
+
+        def hook(_module: nn.Module, args: Any, kwargs: Any, *output: Any) -> None:
+            value = [*args, *kwargs.values()] if inputs else output[0]
+            kept[name].append(keep(name, first_tensor(value, where)))
 
         return hook
 
     with ExitStack() as hooks:
         for name, module in _find(model, layers):
-            handle = module.register_forward_pre_hook(hook_for(name), with_kwargs=True)
-            hooks.callback(handle.remove)
+            register: Any = (
+                module.register_forward_pre_hook if inputs else module.register_forward_hook
+            )
+            hooks.callback(register(hook_for(name), with_kwargs=True).remove)
         yield kept
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from theodolite.engine.batches import TARGET_KEYS, Batch, iterate_batches
-from theodolite.engine.calls import leaves
+from theodolite.engine.calls import tensors_in
 from theodolite.engine.layers import unwrap
 from theodolite.engine.state import evaluating, model_device, parameters_of, untouched
 from theodolite.errors import DomainError, DtypeError, ShapeError, TheodoliteError
@@ -43,6 +43,10 @@ class FittedBatch:
     returned: Any = None
     cast: Cast | None = None
     notes: dict[str, str] = field(default_factory=dict)
+
+    def convert(self, batch: Batch) -> Batch:
+        """Another batch of the same inputs, in this form."""
+        return batch if self.cast is None else self.cast(batch)
 
 
 def require_model(model: Any) -> None:
@@ -83,7 +87,7 @@ def require_model(model: Any) -> None:
 
 
 def require_device(device: torch.device | str | None, model: nn.Module) -> None:
-    """Check that a device is available; return it, or None.
+    """Check that a device is available.
 
     Raises:
         DomainError: If it is not available, or cannot hold numbers.
@@ -112,16 +116,15 @@ def fit_batch(model: nn.Module, few: Batch) -> FittedBatch:
         ShapeError: If the model accepts none of these; other errors of the model are passed on.
         DtypeError: If it takes token ids and gets real numbers.
     """
-    named_batch = _named(model, few)
-    convert, notes = named_batch.cast, named_batch.notes
-    named = few if convert is None else convert(few)
+    by_name = _named(model, few)
+    notes, named = by_name.notes, by_name.convert(few)
     with untouched(model), evaluating(model):  # calling code expects the original mode
         try:
             with catch_warnings(record=True) as said:  # of a call that fails they mislead
                 returned = _returned(model, named)
             for one in said:
                 warn_explicit(one.message, one.category, one.filename, one.lineno)
-            return FittedBatch(returned, convert, notes)
+            return FittedBatch(returned, by_name.cast, notes)
         except TheodoliteError:
             raise
         except Exception as error:
@@ -135,32 +138,25 @@ def fit_batch(model: nn.Module, few: Batch) -> FittedBatch:
             if found is None:
                 raise _refusal(model, named, error) from error
             returned, cast, notes["inputs"] = found
-            return FittedBatch(returned, _composed(convert, cast), notes)
+            return FittedBatch(returned, _composed(by_name.cast, cast), notes)
 
 
-def fitted_batches(
-    model: nn.Module, data: Any, batches: Iterable[Batch], *, tried: bool = True
-) -> Iterator[Batch]:
-    """Yield batches in the form that the model takes, on its device; a change gives a warning.
+def fitted_batches(model: nn.Module, data: Any, batches: Iterable[Batch]) -> Iterator[Batch]:
+    """Yield batches in the form that the model takes; a change gives a warning.
 
     Args:
         model: Any module.
         data: The data as the user passed them; a :class:`Batch` is not changed.
         batches: Batches of these data.
-        tried: Whether to try two examples. False only names columns, for callers that convert
-            batches after the model has refused them.
     """
-    fitted: FittedBatch | None = None
+    fitted = FittedBatch() if isinstance(data, Batch) else None
     for batch in batches:
-        if fitted is None and isinstance(data, Batch):
-            fitted = FittedBatch()
         if fitted is None:
             plain = unwrap(model)
-            few = batch.take(slice(0, 2)).to(model_device(plain)) if tried else batch
-            fitted = fit_batch(plain, few) if tried else _named(plain, few)
+            fitted = fit_batch(plain, batch.take(slice(0, 2)).to(model_device(plain)))
             for note in fitted.notes.values():
                 warn(note, stacklevel=4)
-        yield batch if fitted.cast is None else fitted.cast(batch)
+        yield fitted.convert(batch)
 
 
 def _named(model: nn.Module, batch: Batch) -> FittedBatch:
@@ -252,8 +248,7 @@ def _first_that_works(model: nn.Module, batch: Batch) -> tuple[Any, Cast, str] |
 
 def _casts(model: nn.Module, batch: Batch) -> list[tuple[str, Cast]]:
     """Casts that may help, each with a sentence about it."""
-    found = leaves((batch.args, dict(batch.kwargs)))
-    tensors = [leaf for leaf in found if isinstance(leaf, Tensor) and not leaf.is_complex()]
+    tensors = [tensor for tensor in tensors_in(batch.inputs) if not tensor.is_complex()]
     known = [parameter.dtype for parameter in model.parameters()]
     wanted = [dtype for dtype in dict.fromkeys(known) if dtype.is_floating_point]
     casts: list[tuple[str, Cast]] = []
@@ -317,8 +312,7 @@ def _raised_by(model: nn.Module, error: Exception) -> bool:
 
 def _swapped(batch: Batch) -> bool:
     """Whether a batch looks like (targets, inputs)."""
-    found = leaves((batch.args, dict(batch.kwargs)))
-    given = [leaf for leaf in found if isinstance(leaf, Tensor)]
+    given = tensors_in(batch.inputs)
     labels = len(given) == 1 and given[0].dim() == 1 and not given[0].is_floating_point()
     return labels and isinstance(batch.targets, Tensor) and batch.targets.dim() > 1
 
@@ -336,8 +330,7 @@ def _failing(model: nn.Module, batch: Batch) -> tuple[str | None, tuple[Any, ...
 def _refusal(model: nn.Module, batch: Batch, error: Exception) -> TheodoliteError:
     """The error of the forward pass, in terms of the user's arguments."""
     layer, inputs = _failing(model, batch)
-    found = leaves((batch.args, dict(batch.kwargs)))
-    given = [leaf for leaf in found if isinstance(leaf, Tensor)]
+    given = tensors_in(batch.inputs)
     shapes = ", ".join(f"{_dtype(t)} of shape (n{_rest(t)})" for t in given)
     reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
     why = f"{type(error).__name__}: {reason}".removesuffix(": ").rstrip(".")
@@ -430,9 +423,12 @@ class BatchList:
     @classmethod
     def named(cls, model: nn.Module, data: Any, batches: list[Batch]) -> "BatchList":
         """Name the columns of batches of these data as in the model; it does not run."""
-        if isinstance(data, Batch):
+        if isinstance(data, Batch) or not batches:
             return cls(batches)
-        return cls(list(fitted_batches(model, data, batches, tried=False)), batches)
+        by_name = _named(unwrap(model), batches[0])
+        for note in by_name.notes.values():
+            warn(note, stacklevel=4)
+        return cls([by_name.convert(batch) for batch in batches], batches)
 
     def fit(self, model: nn.Module) -> bool:
         """Cast batches that the model has refused; False if there is no further cast.

@@ -156,7 +156,7 @@ def _labels_are_inputs(batch: Batch) -> bool:
     """
     targets = batch.targets
     counted = targets != IGNORED
-    for tensor in tensors_in((batch.args, dict(batch.kwargs))):
+    for tensor in tensors_in(batch.inputs):
         plain = tensor.shape == targets.shape and not tensor.is_floating_point()
         if plain and tensor is not batch.mask and bool(((tensor == targets) | ~counted).all()):
             return bool(counted.any())

@@ -247,14 +247,16 @@ def centered_labels(data: BatchList, outputs: int) -> Tensor:
 def _assemble(
     engine: KernelEngine,
     method: Method,
-    parts: tuple[Tensor, Tensor, Tensor],
+    energies: Tensor,
+    norms: Tensor,
+    scales: Tensor,
     labels: Tensor,
     covariance: Tensor,
 ) -> TangentAlignments:
-    # One copy from the device; the rest works on single numbers.
-    energies, norms, noise, size = (part.cpu() for part in (*parts, labels.square().sum()))
-    covariance = covariance.cpu()
-    defined = (norms > _ZERO * noise) & (size > 0)
+    """The result from numbers of all layers; a norm far below its scale is rounding."""
+    parts = (energies, norms, scales, labels.square().sum(), covariance)
+    energies, norms, scales, size, covariance = (part.cpu() for part in parts)
+    defined = (norms > _ZERO * scales) & (size > 0)
     alignments = alignment_from_norms(energies, norms, size, defined)
     errors = covariance.diagonal().sqrt()
     rows = zip(engine.layers, alignments, energies, norms, errors, strict=True)
@@ -276,14 +278,17 @@ class KernelMoments:
     Args:
         size: Number m of rows of the kernel.
         device: Device for the sums.
-        labels: Vector y; its quadratic form is added up too.
+        labels: Vector y.
+
+    Attributes:
+        form: Quadratic form of the labels.
     """
 
     def __init__(self, size: int, device: torch.device, labels: Tensor) -> None:
         self._size, self._labels = size, labels.double()
         self._offset: Tensor | None = None
         self._squares = torch.zeros((), dtype=torch.float64, device=device)
-        self._form = torch.zeros((), dtype=torch.float64, device=device)
+        self.form = torch.zeros((), dtype=torch.float64, device=device)
         self._rows = torch.zeros(size, dtype=torch.float64, device=device)
 
     def add(self, block: Tensor, rows: slice, columns: slice) -> None:
@@ -294,8 +299,7 @@ class KernelMoments:
         for part in spans(len(block), _DOUBLE_ROWS):
             values = block[part].double()
             span = slice(rows.start + part.start, rows.start + part.stop)
-            form = self._labels[span] @ (values @ self._labels[columns])
-            self._form += weight * form
+            self.form += weight * self._labels[span] @ (values @ self._labels[columns])
             values -= self._offset
             self._squares += weight * values.square().sum()
             self._rows[span] += values.sum(1)
@@ -303,14 +307,9 @@ class KernelMoments:
                 self._rows[columns] += values.sum(0)
 
     @property
-    def form(self) -> Tensor:
-        """Quadratic form of the labels."""
-        return self._form
-
-    @property
     def uncentered(self) -> Tensor:
         """Norm before centring, with the subtracted constant added back."""
-        offset = torch.zeros_like(self._form) if self._offset is None else self._offset
+        offset = torch.zeros_like(self.form) if self._offset is None else self._offset
         m = self._size
         shifted = self._squares + 2 * offset * self._rows.sum() + m * m * offset.square()
         return shifted.clamp(min=0.0).sqrt()
@@ -327,27 +326,26 @@ def _exact(engine: KernelEngine, data: BatchList, labels: Tensor) -> TangentAlig
     gradients, checked_batches = _stream(engine, data, plan, labels, moments)
     for one in checked_batches:
         compare_in_batch(engine.recorder, one)
-    owned = engine.layer_parameters
-    energy = {
-        layer: sum(
-            (gradients[name].double().square().sum() for name in owned[layer] if name in gradients),
-            torch.zeros((), dtype=torch.float64, device=engine.device),
-        )
-        for layer in engine.layers
-    }
-    scales = {layer: entry.uncentered for layer, entry in moments.items()}
-    forms = {layer: entry.form for layer, entry in moments.items()}
+    zero = torch.zeros((), dtype=torch.float64, device=engine.device)
+    squares = {name: part.double().square().sum() for name, part in gradients.items()}
+    energies = torch.stack(
+        [
+            sum((squares[name] for name in engine.layer_parameters[layer] if name in squares), zero)
+            for layer in engine.layers
+        ]
+    )
+    forms, norms, uncentered = (
+        torch.stack([getattr(moments[layer], what) for layer in engine.layers])
+        for what in ("form", "centered", "uncentered")
+    )
     if engine.fallback is None:  # otherwise all gradients are autograd's own
         found, wanted, sizes = (
-            dict(zip(part, torch.stack([*part.values()]).tolist(), strict=True))
-            for part in (forms, energy, scales)
+            dict(zip(engine.layers, part.tolist(), strict=True))
+            for part in (forms, energies, uncentered)
         )
         compare_forms(engine.recorder, found, wanted, sizes)
-    norms = torch.stack([moments[layer].centered for layer in engine.layers])
-    noise = torch.stack([scales[layer] for layer in engine.layers])
-    zero = torch.zeros(len(norms), len(norms), dtype=torch.float64, device=norms.device)
-    energies = torch.stack([energy[layer] for layer in engine.layers])
-    return _assemble(engine, "exact", (energies, norms, noise), labels, zero)
+    covariance = zero.expand(len(norms), len(norms))
+    return _assemble(engine, "exact", energies, norms, uncentered, labels, covariance)
 
 
 def _block_plan(engine: KernelEngine, examples: int) -> Plan:
@@ -679,9 +677,9 @@ def _sketched(
     stacked = torch.stack([grams[layer] for layer in engine.layers])
     energies = stacked[:, 0, 0]
     norms, without = pair_norms(stacked[:, 1:, 1:], len(plan.groups))
-    noise = stacked[:, 1:, 1:].diagonal(dim1=1, dim2=2).mean(1) * len(plan.groups)
+    scales = stacked[:, 1:, 1:].diagonal(dim1=1, dim2=2).mean(1) * len(plan.groups)
     replicates = alignment_from_norms(energies[:, None, None], without, labels.square().sum())
     covariance = jackknife_covariance(replicates.nan_to_num())
-    found = _assemble(engine, "sketch", (energies, norms, noise), labels, covariance)
+    found = _assemble(engine, "sketch", energies, norms, scales, labels, covariance)
     used = {"groups": len(plan.groups), "vectors": plan.vectors}
     return replace(found, sketch=used | {"precision": coarse_precision(engine.device)})

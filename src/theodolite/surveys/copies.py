@@ -26,7 +26,7 @@ def input_keys(batch: Batch) -> Int[Tensor, " n"] | None:
     """
     leaves = [
         leaf.detach()
-        for leaf in tensors_in((batch.args, dict(batch.kwargs)))
+        for leaf in tensors_in(batch.inputs)
         if not leaf.is_nested
         and leaf.layout == torch.strided
         and leaf.ndim > 0

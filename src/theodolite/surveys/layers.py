@@ -251,7 +251,7 @@ class _Pass:
         self.shapes: dict[str, tuple[Shape, Shape]] = {}  # of output and input, as layers finish
         takes: dict[str, list[bool]] = {name: [] for name in names}
         batch = batch.copied()  # the model may overwrite what it gets
-        given = {_identity(tensor) for tensor in tensors_in((batch.args, dict(batch.kwargs)))}
+        given = {_identity(tensor) for tensor in tensors_in(batch.inputs)}
 
         def hook_for(name: str) -> Any:
             def hook(_module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:

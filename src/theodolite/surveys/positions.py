@@ -20,7 +20,6 @@ from theodolite.engine import (
     Loss,
     PositionLabels,
     main_tensor,
-    map_leaves,
 )
 from theodolite.errors import DomainError
 from theodolite.linalg import target_columns
@@ -264,9 +263,8 @@ def _is_causal(model: nn.Module, outputs: Tensor, few: Batch) -> bool:
         changed[:, half:] = (leaf[:, half:] == 0).to(leaf.dtype)
         return changed
 
-    args, kwargs = map_leaves(later, (few.args, dict(few.kwargs)))
     with torch.no_grad():
-        other = main_tensor(replace(few, args=args, kwargs=kwargs).run(model))[:, :half]
+        other = main_tensor(few.map_inputs(later).run(model))[:, :half]
     same = outputs[:, :half]
     return half > 0 and bool((other - same).abs().max() <= _SAME * same.abs().max())
 

@@ -346,7 +346,7 @@ class _Suspects:
 
 def _suspect(batch: Batch) -> int | None:
     """The first example with nan or infinity in its inputs; masks may have minus infinity."""
-    for leaf in tensors_in((batch.args, dict(batch.kwargs))):
+    for leaf in tensors_in(batch.inputs):
         if leaf.is_nested or leaf.layout != torch.strided:
             continue
         if not leaf.is_floating_point() or leaf.numel() == 0 or len(leaf) != len(batch):

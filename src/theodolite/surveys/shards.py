@@ -93,7 +93,7 @@ def probe_digest(batch: Batch) -> str:
 
 
 def _tensors(batch: Batch) -> Iterator[Tensor]:
-    for tensor in tensors_in((batch.args, dict(batch.kwargs), batch.targets)):
+    for tensor in tensors_in((batch.inputs, batch.targets)):
         yield from tensor.unbind() if tensor.is_nested else (tensor,)
 
 
