@@ -33,7 +33,9 @@ def force(
     if tile_bytes is not None:
         monkeypatch.setattr(planning, "_TILE_BYTES", {"cpu": tile_bytes})
     if stripes is not None:
-        monkeypatch.setattr(kernel_engine.KernelEngine, "_stripes", lambda *_: stripes)
+        monkeypatch.setattr(
+            kernel_engine, "stripe_size", lambda _groups, examples, *_: -(-examples // stripes)
+        )
     if outputs_per_pass is not None:
         monkeypatch.setattr(
             kernel_engine,

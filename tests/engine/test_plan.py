@@ -14,12 +14,19 @@ from tests.engine.forced import force
 from tests.tolerances import assert_close
 from theodolite.engine import kernel_engine, tangent_features, tangent_kernels
 from theodolite.engine import plan as planning
-from theodolite.engine.contract import KernelBlock
+from theodolite.engine.contract import KernelBlock, stripe_size
 from theodolite.engine.inputs import BatchList, ExampleBlock
 from theodolite.engine.kernel_engine import KernelEngine, prepare
 from theodolite.engine.kernels import kernels_of
 from theodolite.engine.patches import PatchGeometry
-from theodolite.engine.plan import ContractionSizes, EngineOptions, choose_route, contraction_costs
+from theodolite.engine.plan import (
+    ContractionSizes,
+    EngineOptions,
+    GroupPlan,
+    ParameterGroup,
+    choose_route,
+    contraction_costs,
+)
 from theodolite.engine.readouts import kernel_shape
 from theodolite.engine.state import untouched
 from theodolite.errors import MemoryLimitError
@@ -263,17 +270,15 @@ def test_parts_on_a_cpu_are_wide_enough_and_of_whole_vectors(examples, outputs, 
     model, x = nn.Linear(512, outputs), torch.randn(examples, 512)
     engine, _ = engine_of(nn.Sequential(nn.Linear(512, 512), nn.ReLU(), model), x)
     plan = engine.plan(examples, examples, True, 2)
-    contraction = engine._contraction_for(plan, "0", examples, symmetric=True)
-    assert contraction.stripe_size == span
+    assert stripe_size(plan.group_plans[:1], examples, outputs, engine.device) == span
     assert span == examples or (span * outputs >= 128 and span * outputs % 8 == 0)
 
 
 @pytest.mark.parametrize("outputs", [150, 190, 300, 1000])
 @pytest.mark.parametrize("span", [1, 2, 3, 8])
 def test_parts_on_a_gpu_have_an_example_at_least(outputs, span):
-    engine, _ = engine_of(nn.Linear(3, outputs), torch.randn(8, 3))
-    elsewhere = replace(engine, device=torch.device("cuda"))
-    assert 1 <= elsewhere._rounded_to_tiles(span, 8) <= 8
+    group = GroupPlan(ParameterGroup("weight", "outer", (0,)), "gradients", 1, 4e9 * 8 / span)
+    assert 1 <= stripe_size([group], 8, outputs, torch.device("cuda")) <= 8
 
 
 def test_products_are_exact_where_the_model_runs_under_autocast(monkeypatch):

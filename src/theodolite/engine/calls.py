@@ -23,7 +23,8 @@ class CannotSplitError(CaptureError):
 
     Attributes:
         cause: A ``check.Cause``; None if a use of a parameter was not recorded.
-        seen: Batches with their outputs, if these differ between passes.
+        seen: Batches with their outputs, if two passes differed. The same batches run again: if
+            outputs have changed, the model changes from pass to pass.
     """
 
     cause: Any = None
@@ -40,8 +41,8 @@ class Axis:
 
     Args:
         index: Position of the axis.
-        examples_fastest: Whether the axis is (parts, examples) flattened, as in attention, and not
-            (examples, parts); only for several parts of every example.
+        examples_fastest: For several parts of every example, such as the positions of attention's
+            (positions x examples, width): whether examples come last in the flattened axis.
     """
 
     index: int
@@ -354,7 +355,8 @@ class Dense:
         to_output_grads: Set for a bias that is added at every position of an :class:`Outer` of the
             same call. Function from the result's gradient to (n, C, T), whose sum over T is the
             gradient.
-        own_rows: Whether the tensor has one part per example and only this part is returned.
+        own_rows: Whether the tensor has one part for every example, such as a parameter that was
+            expanded over the batch. Gradients are then those of each example's own part.
         axis: The axis of these parts in the tensor.
         needs: Tensors that must not be overwritten before the backward pass.
     """

@@ -5,9 +5,10 @@ first block and one column for each pair of the second. If both blocks are the s
 down to the diagonal are computed, and :meth:`KernelBlock.mirror` completes them.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ from theodolite.engine.factors import (
     joined,
 )
 from theodolite.engine.patches import PatchGeometry
+from theodolite.engine.plan import GroupPlan, Route
 from theodolite.engine.readouts import Mode
 
 _SMALL = 2**24  # entries of a matrix whose upper part a GPU copies to complete it at once
@@ -71,7 +73,11 @@ class KernelBlock:
         return [matrix[:, None, :, None] for matrix in self.matrices()]
 
     def by_matrix(self, rows: Tensor) -> list[Tensor]:
-        """Gradients or output gradients (n, c, C, ...) as (n, r, C', ...) for each matrix."""
+        """Gradients or output gradients (n, c, C, ...) for each matrix, with r rows per example.
+
+        They are unchanged for ``"full"``, (n, 1, c C, ...) for ``"trace"``, and one (n, 1, C, ...)
+        per output for ``"diagonal"``.
+        """
         if self.mode == "full":
             return [rows]
         if self.mode == "trace":
@@ -185,6 +191,57 @@ def _sum_along(pixels: Tensor, axes: tuple[int, int], offsets: list[int]) -> Ten
 
 def _along_both(tensor: Tensor, axes: tuple[int, int], start: int, length: int) -> Tensor:
     return tensor.narrow(axes[0], start, length).narrow(axes[1], start, length)
+
+
+class _Stripes(NamedTuple):
+    """The smallest stripe of a symmetric block that keeps a machine busy."""
+
+    rows: int  # of the kernel: products must not be too narrow
+    products: float  # multiply-adds: on a GPU longer than a launch
+
+
+_GPU_STRIPES: dict[Route, _Stripes] = {
+    "hadamard": _Stripes(2000, 4e9),
+    "gradients": _Stripes(240, 4e9),
+    "positions": _Stripes(120, 2e10),
+}
+_CPU_STRIPES: dict[Route, _Stripes] = {
+    "hadamard": _Stripes(128, 3.3e7),
+    "gradients": _Stripes(128, 3.3e7),
+    "positions": _Stripes(1, 3.3e7),
+}
+_MOST_STRIPES = 32
+# Rows of a product that a GPU, and a CPU, processes together.
+_GPU_ROWS, _CPU_ROWS = 128, 8
+
+
+def stripe_size(groups: Sequence[GroupPlan], examples: int, rows: int, device: torch.device) -> int:
+    """Examples per stripe of a symmetric block.
+
+    A stripe of columns ends at the diagonal: more stripes save more work, fewer are larger
+    products. Their rows fill whole tiles or vectors, if whole examples allow it.
+
+    Args:
+        groups: The groups of the layer; the one that costs most decides.
+        examples: Number of examples.
+        rows: Rows of the kernel that belong to one example.
+        device: Device of the products.
+    """
+    if not groups:
+        return examples
+    heaviest = max(groups, key=lambda group: group.cost)
+    on_gpu = device.type == "cuda"
+    least = (_GPU_STRIPES if on_gpu else _CPU_STRIPES)[heaviest.route]
+    most = min(_MOST_STRIPES, examples * rows // least.rows, examples)
+    size = -(-examples // max(1, min(most, round(heaviest.cost / least.products))))
+    if heaviest.route == "positions":
+        return size
+    if not on_gpu:
+        step = _CPU_ROWS // math.gcd(_CPU_ROWS, rows)
+        return min(examples, -(-size // step) * step)
+    if size * rows <= _GPU_ROWS:
+        return size
+    return max(1, min(examples, round(size * rows / _GPU_ROWS) * _GPU_ROWS // rows))
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from theodolite.engine.patches import PatchGeometry
 from theodolite.engine.plan import Route
 from theodolite.engine.state import HALF, coarse_arithmetic
 
-# Multiply-adds in the time of writing and reading an entry of a gradient a few times.
+# Writing and reading an entry of a gradient takes as long as this many multiply-adds.
 _PRODUCTS_PER_ENTRY = 32
 # If the largest square is in this range, float32 holds it and, to full accuracy, those of much
 # smaller entries: they neither overflow nor underflow.
@@ -131,7 +131,7 @@ class Factors(ABC):
         if weights is None:
             weights = pieces[0].new_ones(len(self), self.output_count)
         weights = weights.to(pieces[0])
-        for some in _equal_ranges(ranges):
+        for some in _equal_neighbours(ranges):
             rows, count = _examples_of(ranges[some]), some.stop - some.start
             size = (rows.stop - rows.start) // count * self.output_count
             left = weights[rows].reshape(count, 1, size)
@@ -171,7 +171,7 @@ class DenseFactors(Factors):
 
     @property
     def working_bytes(self) -> int:
-        """Bytes of intermediate results for one example: squares."""
+        """Bytes of the squares of one example's gradients."""
         return self.entries * self.output_count * self._pieces[0].element_size()
 
     def __getitem__(self, examples: Examples) -> "DenseFactors":
@@ -333,7 +333,7 @@ class OuterFactors(PositionFactors):
         sums = b.new_empty(len(ranges), self.entries)
         matrices = torch.unflatten(sums[:, : C * D], 1, (C, D))
         with precision:
-            for some in _equal_ranges(ranges):
+            for some in _equal_neighbours(ranges):
                 rows, shape = _examples_of(ranges[some]), (some.stop - some.start, -1)
                 parts = torch.unflatten(b[rows], 0, shape)  # (s, m, C, T)
                 left = parts.transpose(1, 2).flatten(2)
@@ -355,8 +355,8 @@ class OuterFactors(PositionFactors):
         return {**found, self.names[1]: vector[C * D :]} if self.has_bias else found
 
 
-def _equal_ranges(ranges: Sequence[slice]) -> Iterator[slice]:
-    """Which ranges follow each other and are of one length, so that one product serves them."""
+def _equal_neighbours(ranges: Sequence[slice]) -> Iterator[slice]:
+    """Indices of ranges that follow each other and have one length: one product serves them."""
     start = 0
     for stop in range(1, len(ranges) + 1):
         last = ranges[stop - 1]

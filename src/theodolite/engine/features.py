@@ -330,7 +330,13 @@ class FeatureReader:
     def _one_by_one(
         self, batch: Batch, examples: range, whole: set[str] | None = None
     ) -> dict[str, Tensor]:
-        """Features of examples run one by one, without layers that run for some of them only."""
+        """Features of examples run one by one, without layers that run for some of them only.
+
+        Args:
+            batch: The examples.
+            examples: Their indices in the data.
+            whole: Layers that gave one row per example in the batch; None if they are not known.
+        """
         passes = [self._pass(batch.take(slice(k, k + 1))) for k in range(len(batch))]
         counts = passes[0].call_counts
         kept = {

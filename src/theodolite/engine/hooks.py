@@ -151,6 +151,12 @@ _NEUTRAL = frozenset({
     "dropout2d", "dropout3d", "feature_alpha_dropout", "float", "half", "max_pool1d",
     "max_pool2d", "max_pool3d", "to", "type_as",
 })  # fmt: skip
+_KINDS: dict[str, _Kind] = {
+    **dict.fromkeys(_ACTIVATIONS, "activation"),
+    **dict.fromkeys(_NORMALIZATIONS, "normalization"),
+    **dict.fromkeys(_ARITHMETIC, "arithmetic"),
+    **dict.fromkeys(_NEUTRAL, "neutral"),
+}
 
 
 @dataclass(frozen=True)
@@ -193,6 +199,7 @@ class _Chain:
     nodes: list[_Node] = field(default_factory=list)
 
     def read_point(self) -> ReadPoint:
+        """Go back from the first tensor that ends the chain to an activation or normalisation."""
         nodes = self.nodes
         taken = [index for index, node in enumerate(nodes) if node.taken]
         end = taken[0] if taken else len(nodes) - 1
@@ -211,12 +218,14 @@ class _Chain:
         return ReadPoint(end, path, layers, nodes[end].shape)
 
     def _is_read(self, index: int) -> bool:
+        """Whether features may be read at a tensor: after an activation or a normalisation."""
         kind = self.nodes[index].kind
         if kind == "arithmetic":
             return any(self.nodes[i].kind == "activation" for i in self._history(index))
         return kind in ("activation", "normalization")
 
     def _history(self, index: int) -> set[int]:
+        """The tensor and all tensors of the chain that it was computed from."""
         found, waiting = {index}, [index]
         while waiting:
             for parent in self.nodes[waiting.pop()].parents:
@@ -271,7 +280,7 @@ class LayerFollower(TorchFunctionMode):
         returned = tensors_in(result)
         if not returned:
             return result
-        kind = _kind_of_call(plain)
+        kind = _KINDS.get(plain)
         if kind == "normalization" or plain == "prelu":
             given = given[:1]  # the other arguments are weights and statistics
         if kind is None or len(returned) > 1:
@@ -333,16 +342,6 @@ class LayerFollower(TorchFunctionMode):
             for chain, index in self._known.get(tensor, ()):
                 if chain not in except_for:
                     chain.nodes[index].taken = True
-
-
-def _kind_of_call(name: str) -> _Kind | None:
-    if name in _ACTIVATIONS:
-        return "activation"
-    if name in _NORMALIZATIONS:
-        return "normalization"
-    if name in _ARITHMETIC:
-        return "arithmetic"
-    return "neutral" if name in _NEUTRAL else None
 
 
 @contextmanager

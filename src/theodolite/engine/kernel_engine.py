@@ -5,11 +5,9 @@
 passes) and fills blocks of kernels with them (contractions).
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,17 +30,15 @@ from theodolite.engine.compare import (
     require_finite_gradients,
     with_group_norms,
 )
-from theodolite.engine.contract import Contraction, KernelBlock
+from theodolite.engine.contract import Contraction, KernelBlock, stripe_size
 from theodolite.engine.factors import Factors, wide_dtype
 from theodolite.engine.inputs import BatchList, ExampleBlock
 from theodolite.engine.layers import Ownership, own_parameters, require_real, unwrap
 from theodolite.engine.plan import (
     EngineOptions,
-    GroupPlan,
     KernelSizes,
     ParameterGroup,
     Plan,
-    Route,
     dense_groups,
     group_parameters,
     make_plan,
@@ -57,28 +53,6 @@ _FEW_BYTES = {"cpu": 2**25, "cuda": 2**28}
 _FILLING_EXAMPLES = 112  # a pass of one output keeps a GPU busy with more examples than this
 _JOINT_EXAMPLES = 512  # examples times outputs of a joint pass, about
 _JOINT_BYTES = 2**30, 2**32  # least and most; between them the plan decides
-
-
-class _StripeSize(NamedTuple):
-    """The smallest stripe of a symmetric kernel that keeps a machine busy."""
-
-    rows: int  # of the kernel: products must not be too narrow
-    products: float  # multiply-adds: longer than a launch
-
-
-_STRIPES: dict[Route, _StripeSize] = {
-    "hadamard": _StripeSize(2000, 4e9),
-    "gradients": _StripeSize(240, 4e9),
-    "positions": _StripeSize(120, 2e10),
-}
-_MOST_STRIPES = 32
-_TILE_ROWS = 128  # rows of a product that a GPU processes together
-_CPU_STRIPES: dict[Route, _StripeSize] = {
-    "hadamard": _StripeSize(128, 3.3e7),
-    "gradients": _StripeSize(128, 3.3e7),
-    "positions": _StripeSize(1, 3.3e7),
-}
-_VECTOR_ROWS = 8  # rows of a product that a CPU processes together
 
 
 @dataclass(frozen=True)
@@ -143,11 +117,6 @@ class KernelEngine:
         """Which pairs of outputs the kernels contain."""
         return self.recorder.choice.mode
 
-    @property
-    def _rows_per_example(self) -> int:
-        """Rows of a kernel, or of the matrices that it consists of, that belong to one example."""
-        return self.output_count if self.mode == "full" else 1
-
     @cached_property
     def layers(self) -> list[str]:
         """Selected layers in order of execution; unused layers come last."""
@@ -173,10 +142,10 @@ class KernelEngine:
 
     @cached_property
     def _hidden_groups(self) -> list[int]:
-        """Groups that are in no layer alone.
+        """Groups that share every layer that owns them with other groups.
 
         The comparison of a layer's kernel could miss an error in a small group, so these groups are
-        also checked separately.
+        also compared by themselves.
         """
         layers = self._owned_groups.values()
         single = {groups[0] for groups in layers if len(groups) == 1}
@@ -333,8 +302,11 @@ class KernelEngine:
         """
         symmetric = right is None
         right = left if right is None else right
-        contraction = self._contraction_for(plan, layer, len(left.outputs), symmetric)
         indices = self.group_indices(layer)
+        groups = [plan.group_plans[index] for index in indices]
+        rows = self.output_count if self.mode == "full" else 1  # per example
+        stripe = stripe_size(groups, len(left.outputs), rows, self.device)
+        contraction = Contraction(plan.tile_bytes, stripe, symmetric)
         if not indices:
             block.values.zero_()
         with without_autocast(self.device):
@@ -342,46 +314,9 @@ class KernelEngine:
                 contraction.add(left.factors[index], right.factors[index], block, rank == 0)
         if symmetric and indices:
             # On a GPU the product of a matrix with itself is exactly symmetric.
-            routes = {plan.group_plans[index].route for index in indices}
-            exact = self.device.type == "cuda" and "positions" not in routes
-            block.mirror(contraction.stripe_size, symmetrize=not exact)
-
-    def _contraction_for(
-        self, plan: Plan, layer: str, examples: int, symmetric: bool
-    ) -> Contraction:
-        """The contraction of a layer, with a size of stripes for symmetric blocks.
-
-        A stripe of columns ends at the diagonal: more stripes save more work, fewer are larger
-        products.
-        """
-        groups = [plan.group_plans[index] for index in self.group_indices(layer)]
-        heaviest = max(groups, key=lambda group_plan: group_plan.cost, default=None)
-        span = -(-examples // self._stripes(heaviest, examples))
-        if heaviest is not None and heaviest.route != "positions":
-            span = self._rounded_to_tiles(span, examples)
-        return Contraction(plan.tile_bytes, span, symmetric)
-
-    def _stripes(self, heaviest: GroupPlan | None, examples: int) -> int:
-        if heaviest is None:
-            return 1
-        on_gpu = self.device.type == "cuda"
-        least = (_STRIPES if on_gpu else _CPU_STRIPES)[heaviest.route]
-        by_rows, by_cost = (
-            examples * self._rows_per_example // least.rows,
-            heaviest.cost / least.products,
-        )
-        return max(1, min(_MOST_STRIPES, by_rows, examples, round(by_cost)))
-
-    def _rounded_to_tiles(self, span: int, examples: int) -> int:
-        """Long stripes whose rows fill whole tiles or vectors, if whole examples allow it."""
-        width = self._rows_per_example
-        if self.device.type != "cuda":
-            step = _VECTOR_ROWS // math.gcd(_VECTOR_ROWS, width)
-            return min(examples, -(-span // step) * step)
-        if span * width <= _TILE_ROWS:
-            return span
-        filling = round(span * width / _TILE_ROWS) * _TILE_ROWS // width
-        return max(1, min(examples, filling))
+            exact = all(group.route != "positions" for group in groups)
+            exact = exact and self.device.type == "cuda"
+            block.mirror(stripe, symmetrize=not exact)
 
 
 def prepare(
