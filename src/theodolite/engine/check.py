@@ -302,6 +302,7 @@ class SingleRun:
     """An example that ran alone: its row in the batch, and its outputs with their graph."""
 
     row: int
+    batch: Batch
     outputs: Float[Tensor, "1 c"]
 
 
@@ -341,7 +342,11 @@ class CheckedBatch:
     @cached_property
     def rerun_batches(self) -> list[Batch]:
         """The examples that run again, part by part."""
-        return [self.batch.take(part) for part in self.reruns]
+        single = self.single
+        return [
+            self.batch.take(part) if single is None or part != [single.row] else single.batch
+            for part in self.reruns
+        ]
 
     def weights_by_output(self, mode: str) -> list[Float[Tensor, "m c"]]:
         """Weights of all outputs together, or of one output after the other.
@@ -439,10 +444,8 @@ def compare_rows(
         )
 
 
-def rerun_parts(
-    recorder: "ModelRecorder", checked_batch: CheckedBatch
-) -> Iterator[tuple[list[int], Float[Tensor, "m c"]]]:
-    """Outputs of every part that runs again as a separate batch, with their graph.
+def rerun_parts(recorder: "ModelRecorder", checked_batch: CheckedBatch) -> Iterator[Tensor]:
+    """Outputs of every part that runs again as a separate batch, (m, c), with their graph.
 
     Raises:
         CannotSplitError: If outputs differ from those in the batch.
@@ -450,7 +453,7 @@ def rerun_parts(
     single = checked_batch.single
     for part, batch in zip(checked_batch.reruns, checked_batch.rerun_batches, strict=True):
         if single is not None and part == [single.row]:
-            yield part, single.outputs
+            yield single.outputs
             continue
         outputs = recorder.chosen_outputs(batch)
         compared = Comparison()
@@ -461,7 +464,7 @@ def rerun_parts(
             text = "examples have other outputs in another batch"
             seen = [(checked_batch.batch, checked_batch.outputs), (batch, outputs.detach())]
             raise cannot_split(Cause.OTHER_BATCH, text, seen)
-        yield part, outputs
+        yield outputs
 
 
 def check_loss(
@@ -475,16 +478,25 @@ def check_loss(
 
     The same outputs are used again. If a model fits its targets to the last digits, the loss of new
     outputs would be rounding only.
+
+    Args:
+        recorder: The model.
+        loss: One number per example.
+        checked_batch: The batch.
+        losses: Its losses.
+        seed: The gradients of these losses.
+
+    Raises:
+        CannotSplitError: If they differ.
     """
-    rows = checked_batch.rerun_rows
-    outputs = [checked_batch.outputs[part].requires_grad_() for part in checked_batch.reruns]
-    again = [*map(loss, outputs, checked_batch.rerun_batches)]
-    gradients = torch.autograd.grad([part.sum() for part in again], outputs, materialize_grads=True)
+    rows = checked_batch.rerun_index
+    parts = checked_batch.outputs[rows].split([*map(len, checked_batch.reruns)])
+    outputs = [part.requires_grad_() for part in parts]
+    again = torch.cat([*map(loss, outputs, checked_batch.rerun_batches)])
+    gradients = torch.autograd.grad(again.sum(), outputs, materialize_grads=True)
     compared = Comparison()
-    compared.add_rows("loss", torch.cat(again)[:, None], losses[rows, None], whole=losses[:, None])
-    wanted = seed[rows]
-    name = "gradient of the loss"
-    compared.add_rows(name, torch.cat(gradients), wanted, whole=seed)
+    compared.add_rows("loss", again[:, None], losses[rows, None], whole=losses[:, None])
+    compared.add_rows("gradient of the loss", torch.cat(gradients), seed[rows], whole=seed)
     if compared.first_above(recorder.tolerance) is not None:
         raise cannot_split(
             Cause.OTHER_BATCH, "the loss of an example changes with the other examples of its batch"

@@ -833,7 +833,7 @@ class GradientAccumulation:
         losses = run.losses
         assert losses is not None
         if self._sentinel is None and run.single is not None:
-            self._sentinel = batch.take([run.single.row]), run.single.outputs.detach()
+            self._sentinel = run.single.batch, run.single.outputs.detach()
         require_finite(self._recorder.model, losses, batch, examples)
         self._losses.append(losses.detach())
         is_due = self._recorder.checker.draw_whether_due(run.suspects)
@@ -863,10 +863,9 @@ class GradientAccumulation:
         single = None if run.single is None else run.single.row
         reruns = recorder.checker.draw_reruns(len(batch), single)
         rows = torch.tensor([row for part in reruns for row in part], device=weights.device)
-        weights, wanted = weights[rows], seed[rows]
-        checked_batch = CheckedBatch(
-            batch, start, run.outputs.detach(), reruns, wanted * weights[:, None], single=run.single
-        )
+        weights = weights[rows]
+        outputs, weighted = run.outputs.detach(), seed[rows] * weights[:, None]
+        checked_batch = CheckedBatch(batch, start, outputs, reruns, weighted, single=run.single)
         check_loss(recorder, self._loss, checked_batch, run.losses.detach(), seed)
         return checked_batch, weights
 
@@ -891,23 +890,20 @@ class GradientAccumulation:
             for root in use.origin.roots
         }
         groups, table = factors[1:], squares[1:, rows].clamp(min=0.0)  # without the logits
-        if not groups:  # no gradient was found, so autograd must find none
-            compare_gradients(self._recorder, {}, wanted, {})
-            return
-        terms = (table @ example_weights.square()).sqrt().tolist()
+        terms = table * example_weights.square()
+        sizes_by_group, norms = torch.stack([terms.sum(1), terms[:, -1]]).sqrt().tolist()
         found: dict[str, Tensor] = {}
         sizes: dict[str, float] = {}
-        for own, size in zip(groups, terms, strict=True):
+        for own, size in zip(groups, sizes_by_group, strict=True):
             part = own[rows]  # the weights of all other examples are zero
             total = part.weighted_sums([slice(0, len(part))], weights)[0]
             for name, piece in own.unpack(total).items():
-                # The entries of a derived parameter have another order, so norms are compared.
-                arranged = torch.linalg.vector_norm if name in derived else torch.flatten
-                found[name], sizes[name] = arranged(piece), size
-                if name in wanted:
-                    wanted[name] = arranged(wanted[name])
+                found[name], sizes[name] = piece, size
+                if name in derived:  # its entries have another order, so norms are compared
+                    found[name] = torch.linalg.vector_norm(piece)
+                    if name in wanted:
+                        wanted[name] = torch.linalg.vector_norm(wanted[name])
         compare_gradients(self._recorder, found, wanted, sizes)
-        norms = (table[:, -1].sqrt() * example_weights[-1].abs()).tolist()
         single_norms = dict(zip(single, norms_of([*single.values()]), strict=True))
         wanted_norms = [
             math.hypot(*(single_norms.get(name, 0.0) for name in own.names)) for own in groups

@@ -170,6 +170,7 @@ class ForwardRun:
 class _Alone(NamedTuple):
     """One example that ran alone, and the tensors of its calls."""
 
+    batch: Batch
     run: ForwardRun
     calls: list[CallTensors]
 
@@ -251,12 +252,14 @@ class ModelRecorder:
             singles += [self._run_alone(batch, row) for row in single_rows[1:]]
         self.checker.single_examples += len(singles)
         self._compare_singles(run, use_recorder, single_rows, singles)
-        return replace(run, single=SingleRun(single_rows[0], singles[0].run.outputs))
+        first = singles[0]
+        return replace(run, single=SingleRun(single_rows[0], first.batch, first.run.outputs))
 
     def _run_alone(self, batch: Batch, row: int) -> "_Alone":
         """Run one example alone, and keep the tensors of all its calls."""
-        run, use_recorder = self._record(batch.take([row]), None, calls_only=True)
-        return _Alone(run, use_recorder.calls)
+        single = batch.take([row])
+        run, use_recorder = self._record(single, None, calls_only=True)
+        return _Alone(single, run, use_recorder.calls)
 
     def _compare_singles(
         self,
@@ -266,7 +269,7 @@ class ModelRecorder:
         singles: Sequence[_Alone],
     ) -> None:
         compared = Comparison()
-        for index, (single, calls) in enumerate(singles):
+        for index, (_, single, calls) in enumerate(singles):
             names = [name for name, _ in use_recorder.received]
             if [call.function for call in calls] != names:
                 text = "a single example makes other calls than in its batch"
@@ -303,7 +306,7 @@ class ModelRecorder:
         run, use_recorder = self._record(batch, None)
         self._references[_key(batch)] = use_recorder.calls
         if example is not None:
-            self._prepared = example, _Alone(run, use_recorder.calls)
+            self._prepared = example, _Alone(batch, run, use_recorder.calls)
         return run
 
     def usable_outputs(self, batch: Batch) -> Tensor:
