@@ -218,11 +218,11 @@ def _model_answer(contents: Mapping[str, Any], classes: bool, few: bool) -> Answ
     forecast = best["forecast"]
     span = _span(forecast["low"], forecast["high"], classes)
     reach = f"{_shown(forecast['value'], classes)} ({span})"
-    error = f"Leave-one-out error {best['error']:.2f} for {best['name']}"
+    error = f"leave-one-out error {best['error']:.2f} for {best['name']}"
     others = [model for model in models[1:] if model["name"] not in ties]
     if len(models) > 1:
         error += f", {models[1]['error']:.2f} for {models[1]['name']}"
-    evidence = f"{error}; {contents['data']['probe']} labels, each predicted from the others."
+    evidence = f"{error}; {contents['data']['probe']:,} labels, each predicted from the others"
     if len(models) == 1:
         text = f"Fine-tuning {best['name']} is expected to reach {reach}. No other model was given."
         return Answer("model", text, "likely", evidence, finding="one-model")
@@ -250,9 +250,8 @@ def _layer_answer(best: Mapping[str, Any], classes: bool, few: bool) -> Answer |
     last = layers[-1]
     reach = _shown(chosen[measure], classes)
     span = _span(chosen[f"{measure}_low"], chosen[f"{measure}_high"], classes)
-    evidence = f"95 % interval {span}, {chosen['n']} examples."
-    where = f"after {layer_name(chosen['name'])}"
-    head = f"Without fine-tuning, cut {best['name']} {where}: a linear probe reaches"
+    evidence = f"95 % interval {span}, {chosen['n']:,} examples"
+    head = f"Without fine-tuning, {_cut(best['name'], chosen['name'])}: a linear probe reaches"
     text, finding, sure = f"{head} {reach}.", "one-layer", "likely"
     apart = abs(last[measure] - chosen[measure]) * 2 > abs(
         chosen[f"{measure}_high"] - chosen[f"{measure}_low"]
@@ -266,6 +265,14 @@ def _layer_answer(best: Mapping[str, Any], classes: bool, few: bool) -> Answer |
     return Answer("layer", text, certainty, evidence, finding=finding)
 
 
+def _cut(model: str, layer: str) -> str:
+    if layer == "outputs":
+        return f"use the outputs of {model}"
+    if layer == "input of the head":
+        return f"remove only the head of {model}"
+    return f"cut {model} after {layer_name(layer)}"
+
+
 def _labels_answer(
     contents: Mapping[str, Any], arrays: Mapping[str, np.ndarray], classes: bool
 ) -> Answer:
@@ -274,12 +281,12 @@ def _labels_answer(
     low, high = sorted(float(end) for end in arrays[f"0/curve/{measure}_interval"][:, -1])
     now = contents["data"]["probe"]
     most = _shown(float(values[-1]), classes)
-    text = f"With {labels[-1]:.0f} labels expect {most}."
+    text = f"With {labels[-1]:,.0f} labels expect {most}."
     if labels[0] <= 2 * now < labels[-1]:
         double = float(np.interp(np.log(2 * now), np.log(labels), values))
-        text = f"With twice the labels ({2 * now}) expect {_shown(double, classes)}, "
-        text += f"with {labels[-1]:.0f} {most}."
-    evidence = f"95 % interval with {labels[-1]:.0f} labels: {_span(low, high, classes)}."
+        text = f"With twice the labels ({2 * now:,}) expect {_shown(double, classes)}, "
+        text += f"with {labels[-1]:,.0f} expect {most}."
+    evidence = f"95 % interval with {labels[-1]:,.0f} labels: {_span(low, high, classes)}"
     return Answer("labels", text, "likely", evidence, finding="curve")
 
 

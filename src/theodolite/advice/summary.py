@@ -35,7 +35,10 @@ def summary_text(
     ]
     table, chance = layer_table(record, steps=steps)
     lines = [*said, *[""] * bool(said), title + ", chance in brackets" * chance, *table]
-    lines += [f"{family}: not measured, {why}" for family, why in contents["skipped"].items()]
+    reasons: dict[str, list[str]] = {}  # families with one reason share a line
+    for family, why in contents["skipped"].items():
+        reasons.setdefault(why, []).append(family)
+    lines += [f"{listed(families)}: not measured, {why}" for why, families in reasons.items()]
     total = sum(layer.get("role") != "input" for layer in contents["layers"])
     few, others = unreadable_layers(contents["rows"]), []
     for entry in contents["warnings"]:
@@ -77,11 +80,12 @@ def ranking_text(contents: Mapping[str, Any], answers: Sequence[Answer]) -> str:
     models, data, ties = contents["models"], contents["data"], contents.get("ties") or ()
     measure = models[0]["forecast"]["measure"]
     called = f"{contents['name']}: " if contents["name"] else ""
-    title = f"{called}{data['probe']} labelled examples, {data['task']}"
+    title = f"{called}{data['probe']:,} labelled examples, {data['task']}"
     if data["num_classes"]:
         title += f" of {data['num_classes']} classes, chance {100 * data['chance']:.0f} %"
+    shown = _per_cent if measure == "accuracy" else _number
     heads = ["", "model", "error", f"forecast {measure}", "95 % interval", "linear probe"]
-    table = [[*heads, "best layer", "size", "seconds"]]
+    table = [[*heads, "best layer", "parameters", "seconds"]]
     for place, model in enumerate(models, 1):
         forecast = model["forecast"]
         table.append(
@@ -89,9 +93,9 @@ def ranking_text(contents: Mapping[str, Any], answers: Sequence[Answer]) -> str:
                 "1=" if model["name"] in ties else str(place),
                 model["name"],
                 _number(model["error"]),
-                _number(forecast["value"]),
-                f"{_number(forecast['low'])} to {_number(forecast['high'])}",
-                _number(model["features"][measure]),
+                shown(forecast["value"]),
+                f"{shown(forecast['low']).removesuffix(' %')} to {shown(forecast['high'])}",
+                shown(model["features"][measure]),
                 model["best_layer"] or "(inputs)",
                 short_count(model["parameters"]),
                 f"{sum(model['seconds'].values()):.1f}",
@@ -101,7 +105,8 @@ def ranking_text(contents: Mapping[str, Any], answers: Sequence[Answer]) -> str:
     lines = [line for answer in answers for line in answer.lines()]
     lines += ["", title]
     lines += ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in table]
-    lines += ["Ranked by leave-one-out error (1: no better than the mean). 1= marks a tie."]
+    tie = " 1= marks a tie." if ties else ""
+    lines += [f"Ranked by leave-one-out error (1: no better than the mean).{tie}"]
     lines += [f"{name}: not measured, {why}" for name, why in contents["problems"].items()]
     lines += noted(contents)
     return "\n".join(line.rstrip() for line in lines)
@@ -109,3 +114,7 @@ def ranking_text(contents: Mapping[str, Any], answers: Sequence[Answer]) -> str:
 
 def _number(value: float) -> str:
     return "undefined" if isnan(value) else f"{value:.3f}"
+
+
+def _per_cent(value: float) -> str:
+    return "undefined" if isnan(value) else f"{100 * value:.1f} %"
