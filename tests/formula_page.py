@@ -81,7 +81,7 @@ def page() -> str:
             if cited is None and not own:
                 continue
             words = " ".join((references if cited is None else cited[1]).split())
-            place = re.split(r"\.\s+(?=[A-Z])", words)[0].strip(" .,:")
+            place = re.split(r"(?<!\bSec)\.\s+(?=[A-Z])", words)[0].strip(" .,:")
             cells = (f"`{module}.{name}`", *map(markdown, (what, place)))
             lines.append("| " + " | ".join(cells) + " |")
         sections.append("\n".join(lines) + "\n")

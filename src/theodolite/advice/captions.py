@@ -55,11 +55,13 @@ def family_sentence(group: Group, family: str, step: int | None = None) -> str:
     beyond = {layer: v for layer, v in values.items() if scores.get(layer, 0) > CHANCE}
     # The lowest misalignment often belongs to a layer with few filters, where it is chance.
     who = f"{plain(run.name)}: " if len(group.runs) > 1 else ""
-    parts = [who + _DESCRIPTIONS[family](beyond if beyond and family == "covariance" else values)]
+    said = _DESCRIPTIONS[family](beyond if beyond and family == "covariance" else values)
+    within = family == "covariance" and scores and not beyond
+    parts = [f"{who}{said}{', within the range of chance' if within else ''}"]
     if scores:
         read = " with enough filters" if family == "covariance" and moment.unreadable else ""
         share, verb = _share(len(beyond), len(scores)), "is" if len(scores) == 1 else "are"
-        verb = "is" if len(beyond) in (1, len(scores)) else verb
+        verb = "is" if len(beyond) in (0, 1, len(scores)) else verb
         parts += [f"{share[0].upper()}{share[1:]}{read} {verb} more aligned than chance"]
     if len(group.runs) == 1:
         parts += [_since_start(run, step, family), _dated(run, moment, step)]
@@ -142,9 +144,7 @@ def trend_sentence(group: Group) -> str:
 
 def opening_sentence(group: Group, step: int | None = None) -> str:
     """What was measured, on what, and when."""
-    named = len(group.runs) == 1 and group.runs[0].run.name
-    of = f" of {plain(group.name)}" if named else ""
-    pieces = [f"{count_of(layer_count(group), 'layer')}{of}"]
+    pieces = [count_of(layer_count(group), "layer")]
     data = [run.at(step).record.contents.get("data", {}) for run in group.runs]
     examples = list(dict.fromkeys(filter(None, map(_examples, data))))
     if examples:
@@ -166,7 +166,7 @@ def _examples(data: Mapping[str, Any]) -> str:
     kind = f" {plain(split)}" if split not in {None, "unknown"} else ""
     labels = data.get("label_source")
     source = f" ({plain(labels)} labels)" if labels not in {None, "given"} else ""
-    return f"{count}{kind} examples{source}" if count else ""
+    return f"{count:,}{kind} examples{source}" if count else ""
 
 
 def _some_steps(run: RunView) -> str:
@@ -318,10 +318,16 @@ def _covariance(values: Values) -> str:
     return f"weights of {layer_words(layer)} are {than} random bases"
 
 
-def _kernel(values: Values) -> str:
+def _last_and_highest(name: str, values: Values) -> str:
     last, top = list(values)[-1], max(values, key=values.__getitem__)
-    text = f"CKA to labels is {shown(values[last])} in {layer_words(last)}"
+    text = f"{name} is {shown(values[last])} in {layer_words(last)}"
+    if len(values) == 1:
+        return text
     return text + (f", highest in {_named(values, top)}" if top != last else ", the highest of all")
+
+
+def _kernel(values: Values) -> str:
+    return _last_and_highest("CKA to labels", values)
 
 
 def _tangent(values: Values) -> str:
@@ -330,10 +336,7 @@ def _tangent(values: Values) -> str:
 
 
 def _gradient(values: Values) -> str:
-    last = list(values)[-1]
-    word = "more" if values[last] >= 0 else "less"
-    agree = f"features of one class agree {shown(abs(values[last]))} {word}"
-    return f"in {layer_words(last)}, {agree} than those of any two examples"
+    return _last_and_highest("feature contrast", values)
 
 
 _DESCRIPTIONS: Mapping[str, Callable[[Values], str]] = {
@@ -346,8 +349,10 @@ _DESCRIPTIONS: Mapping[str, Callable[[Values], str]] = {
 
 
 def _share(part: int, whole: int) -> str:
+    if not part:
+        return "no layer"
     if whole == 1:
-        return "the one layer" if part else "no layer"
+        return "the one layer"
     return "every layer" if part == whole else f"{part} of {count_of(whole, 'layer')}"
 
 

@@ -383,7 +383,7 @@ def _last_layer(finding: LastLayer) -> Answer:
     elif finding.losses is not None and finding.losses[0] >= finding.losses[1]:
         loss, guess = finding.losses
         text = f"The network does not do the task: its loss is {loss:.3g} (chance {guess:.3g})."
-        evidence = f"{number}; the raw inputs may be the reason"
+        evidence = f"{number}; the features may owe this to the raw inputs"
         found, sure, advice = "chance", "likely", _TRAIN
     return Answer("task", text, sure, evidence, advice, found, (family.figure, "steps-loss"))
 

@@ -131,7 +131,7 @@ def require_small(
         if not gap <= limit * scale + unit * whole:
             raise _disagrees(
                 f"gradients with respect to {name!r}: expected weighted sums that agree with "
-                f"autograd, got a relative difference of {_ratio(gap, scale):.1e}",
+                f"autograd, got a relative difference of {_ratio(gap, scale):.2g}",
                 vanishing=gap <= limit * (scale + VANISHING * whole),
             )
 
@@ -239,7 +239,7 @@ def compare_forms(
         if not explained(gap, base, unit):
             raise _disagrees(
                 f"layer {layer!r}: expected its kernel to agree with autograd, got a relative "
-                f"difference of {_ratio(gap, base):.1e}",
+                f"difference of {_ratio(gap, base):.2g}",
                 vanishing=explained(gap, base, limit * VANISHING),
             )
 

@@ -212,7 +212,7 @@ _REMOVE = "remove counters, caches and generators of its own while measuring"
 def _differs(share: float) -> str:
     return (
         f"model: expected the same outputs whenever an example is run, got a relative difference "
-        f"of {share:.1e} between two passes"
+        f"of {share:.2g} between two passes"
     )
 
 
@@ -275,7 +275,7 @@ def why_outputs_differ(
         )
     return CaptureError(
         "model: expected the same outputs for an example in every batch, got a relative "
-        f"difference of {share:.1e}: examples depend on each other, as with batch statistics, "
+        f"difference of {share:.2g}: examples depend on each other, as with batch statistics, "
         f"contrastive heads or experts of limited capacity, or rounding errors grow{hint}; use a "
         "readout or a part of the model that answers for each example"
     )

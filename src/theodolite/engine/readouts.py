@@ -71,16 +71,15 @@ def main_tensor(output: Any) -> Tensor:
         if "logits" in output:
             return main_tensor(output["logits"])
         keys = ", ".join(repr(key) for key in output)
-        advice = (
-            "pass readout= as a function of (output, batch), e.g. one that returns one of these"
-        )
+        advice = "pass readout= a function of (output, batch) that returns the tensor to measure"
         if "last_hidden_state" in output:
             advice = (
                 "load the model with a head for its task, such as AutoModelForCausalLM, or pass "
-                "readout= as a function of (output, batch) that returns (n, c)"
+                "readout= a function of (output, batch) that returns (n, c)"
             )
         raise DtypeError(
-            f"readout: expected a mapping with 'logits', got one with {keys or 'nothing'}; {advice}"
+            f"readout: expected an output with 'logits', got a mapping with {keys or 'nothing'}; "
+            f"{advice}"
         )
     if isinstance(output, (tuple, list)) and output:
         return main_tensor(output[0])

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from plotly import graph_objects as go
 
-from theodolite.advice.captions import family_sentence
 from theodolite.advice.pairs import LayerPairs, Likeness
 from theodolite.records import FAMILIES, Group, Moment, RunView
 from theodolite.report._figures import (
@@ -35,7 +34,7 @@ _ROW_HEIGHT, _MARGINS = 24, 64
 _PAIRS_HEIGHT = 320  # as the figures that stand beside it
 _READING = (
     "Input at the top, output at the bottom, training from left to right. Blank is 0. The full"
-    " color is the largest number of this figure. Grey is below 0."
+    " colour is the largest number of this figure. Grey is below 0."
 )
 _COLORBAR = {
     "thickness": 8,
@@ -107,7 +106,6 @@ def step_maps(
         tuple(panels),
         columns=min(2, len(panels)),
         roomy=True,
-        finding=lambda step: family_sentence(group, family, step) if headline else "",
     )
 
 

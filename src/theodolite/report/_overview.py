@@ -31,17 +31,19 @@ _WHOLE = {
         "logit contrast", "the same for gradients with respect to the outputs"
     ),
     "loss": ("loss", "mean loss on the examples"),
-    "held_out_loss": ("held-out loss", "the same on sequences it was not trained on"),
+    "held_out_loss": ("held-out loss", "mean loss on the held-out sequences"),
     "carried_over": (
         "carried over",
         "fall of the held-out loss divided by the fall of the training loss, since the first"
         " measurement",
     ),
     "accuracy": ("accuracy", "share of these examples that the network predicts correctly"),
-    "held_out_accuracy": ("held-out accuracy", "the same on examples it was not trained on"),
+    "held_out_accuracy": (
+        "held-out accuracy", "share of held-out examples that the network predicts correctly"
+    ),
     "balanced_accuracy": ("balanced accuracy", "mean of the accuracies of the classes"),
     "held_out_balanced_accuracy": (
-        "held-out balanced accuracy", "the same on examples it was not trained on"
+        "held-out balanced accuracy", "the same mean on held-out examples"
     ),
     "shift_accuracy": (
         "shift of held-out inputs",
@@ -56,10 +58,10 @@ _WHOLE = {
         "accuracy of a linear probe of the raw inputs, without the network",
     ),
     "r2": ("R²", "share of the variance of the targets that the outputs explain"),
-    "held_out_r2": ("held-out R²", "the same on examples it was not trained on"),
+    "held_out_r2": ("held-out R²", "the same share on held-out examples"),
     "label_accuracy": ("label accuracy", "share of labels that are predicted correctly"),
     "held_out_label_accuracy": (
-        "held-out label accuracy", "the same on examples it was not trained on"
+        "held-out label accuracy", "the same share on held-out examples"
     ),
     "input_probe_r2": (
         "R² of a linear probe on raw inputs",
@@ -105,11 +107,11 @@ def _cell(chart: Chart, number: int, place: int, state: dict[str, Any]) -> dict[
 def notes_of(group: Group) -> list[str]:
     """The reasons for missing numbers, one line each, with the number of layers."""
     present = {family for family, _, _ in headlines(group)}
-    notes = [
-        not_shown(f.title, quiet_reason(group, f.key))
-        for f in FAMILIES.values()
-        if f.key not in present
-    ]
+    hidden: dict[str, list[str]] = {}  # families with one reason share a line
+    for family in FAMILIES.values():
+        if family.key not in present:
+            hidden.setdefault(quiet_reason(group, family.key), []).append(family.title)
+    notes = [not_shown(listed(titles), why) for why, titles in hidden.items()]
     said: dict[tuple[str, str], list[str]] = {}
     for run in group.runs:
         for family, measure, heading in headlines(group):

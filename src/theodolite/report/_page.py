@@ -4,7 +4,6 @@ A text that depends on the step is a ``_Varying`` text. The file shows it at the
 the script replaces it when the slider moves.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -61,6 +60,7 @@ from theodolite.report.pages import (
 
 __all__ = ["fragment_html", "page_html"]
 
+_FACTS = {"config": "settings", "routes": "how each family was computed"}  # headings
 _MOST_STEPS = 60
 _MOST_LAST = 4  # values printed at the end of a chart
 _MOST_NUMBERS = 3000  # layers times steps that a page carries of each measure
@@ -431,7 +431,7 @@ def _about(run: RunView) -> dict[str, Any]:
     warnings, undefined = (_counted(entries, run.layers) for entries in (said, reasons))
     return {
         "name": plain(run.name),
-        "facts": facts,
+        "facts": {_FACTS.get(key, key): words for key, words in facts.items()},
         "warnings": warnings,
         "undefined": undefined,
     }
@@ -440,11 +440,21 @@ def _about(run: RunView) -> dict[str, Any]:
 def _words(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     found = []
     for key, value in facts.items():
-        text = f"{value:.4g}" if isinstance(value, float) else value
-        if not isinstance(text, str):
-            text = json.dumps(text, ensure_ascii=False, default=str)
-        found.append((plain(key.replace("_", " ")), plain(text)))
+        if value is not None:
+            found.append((plain(key.replace("_", " ")), plain(_fact(value))))
     return found
+
+
+def _fact(value: Any) -> str:
+    """A setting as people write it: lists with commas, mappings as names with values."""
+    if isinstance(value, Mapping):
+        entries = (f"{key} {_fact(entry)}" for key, entry in value.items() if entry is not None)
+        return "; ".join(entries).replace("_", " ")
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_fact, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _counted(entries: Sequence[tuple[str, str, str | None]], layers: Sequence[str]) -> list[str]:
