@@ -67,9 +67,9 @@ def test_people_read_three_lines(recipe):
     result = call(recipe)
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
-    assert lines[-3] == "mlp on digits: 30 steps (length)"
-    assert lines[-2].startswith("train  loss")
-    assert lines[-1].startswith("test   loss")
+    assert lines[-3] == "mlp on digits: 30 steps"
+    assert lines[-2].startswith("training  loss")
+    assert lines[-1].startswith("test      loss")
 
 
 def test_the_example_of_the_documentation():

@@ -80,7 +80,7 @@ def run(
             found, size, results=results, seeds=seeds_from(seeds), workers=workers, device=device,
             report=report,
         )  # fmt: skip
-    show_verdicts(found, size, runs, json_)
+    show_verdicts(found, size, runs, json_, made=results)
 
 
 @study_app.command("check")
@@ -178,8 +178,10 @@ def study_at(name: str, size: str | None) -> tuple["Study", str]:
     return study, size or study.default_size
 
 
-def show_verdicts(study: "Study", size: str, runs: "Runs", json_: bool) -> None:
-    """Print the verdicts on the claims."""
+def show_verdicts(
+    study: "Study", size: str, runs: "Runs", json_: bool, made: Path | None = None
+) -> None:
+    """Print the verdicts on the claims, and where the records are that were made."""
     from theodolite.cli.terminal import print_json
     from theodolite_papers.commands.study_tables import print_verdicts, verdict_document
     from theodolite_papers.ledger import judge_study, own_results
@@ -190,6 +192,8 @@ def show_verdicts(study: "Study", size: str, runs: "Runs", json_: bool) -> None:
         print_json([verdict_document(study, verdict, own) for verdict in verdicts])
     else:
         print_verdicts(study, size, verdicts, own)
+        if made is not None:
+            typer.echo(f"records {made / study.id / size}")
 
 
 def seeds_from(text: str) -> list[int] | None:

@@ -39,6 +39,7 @@ def print_studies(studies: Sequence[Study]) -> None:
         shows, sizes, claims = ", ".join(study.shows), ", ".join(study.configs), len(study.claims)
         echo(f" {study.id}  {study.title}")
         echo(f"     {shows}; {sizes}; {claims} claim{'s' if claims > 1 else ''}")
+    echo(f"Run one with: theodolite study run {studies[0].id} --size smoke")
 
 
 def print_verdicts(study: Study, size: str, verdicts: Sequence[Verdict], runs: Results) -> None:
@@ -68,4 +69,4 @@ def print_verdicts(study: Study, size: str, verdicts: Sequence[Verdict], runs: R
 
 
 def _numbers(numbers: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+    return ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in numbers.items())

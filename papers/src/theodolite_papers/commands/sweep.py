@@ -100,7 +100,7 @@ def sweep(
         runs = sweep_study(
             found, size, results=results, settings=chosen, tracker=tracker, report=report
         )
-    show_verdicts(found, size, runs, json_)
+    show_verdicts(found, size, runs, json_, made=results)
     if chosen.space is not None:
         typer.echo(
             "claims are judged on the study's own settings alone; to see the other runs: "

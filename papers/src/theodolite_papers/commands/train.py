@@ -1,5 +1,6 @@
 """``theodolite train RECIPE``: train a network from a TOML file."""
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -51,7 +52,9 @@ def train(
     if json_:
         print_json({"recipe": str(recipe), **log.to_dict()})
         return
-    typer.echo(f"{experiment.model} on {experiment.data}: {log.steps} steps ({log.stopped})")
-    for name, value in (("train", log.final.train), ("test", log.final.test)):
+    end = "" if log.stopped == "length" else f", stopped by its rule on the {log.stopped}"
+    typer.echo(f"{experiment.model} on {experiment.data}: {log.steps:,} steps{end}")
+    for name, value in (("training", log.final.train), ("test", log.final.test)):
         if value is not None:
-            typer.echo(f"{name:5s}  loss {value.loss:.4f}  accuracy {value.accuracy:.4f}")
+            right = "" if math.isnan(value.accuracy) else f"  accuracy {100 * value.accuracy:.1f} %"
+            typer.echo(f"{name:8s}  loss {value.loss:.4f}{right}")

@@ -15,14 +15,18 @@ _SHARDS = Path("zoo-shards")
 
 @zoo_app.command("run")
 def run(
-    half: Annotated[str, typer.Argument(help="pilot or judged.")],
+    half: Annotated[str, typer.Argument(metavar="HALF", help="pilot or judged.")],
     shards: Shards = _SHARDS,
     workers: Annotated[int, typer.Option(min=1, help="Number of processes, one thread each.")] = 1,
     ray: Annotated[
         str | None, typer.Option(help="Address of a Ray cluster, such as auto or ray://HOST:10001.")
     ] = None,
     seconds: Annotated[
-        float, typer.Option(help="Start no network after this many seconds.")
+        float,
+        typer.Option(
+            help="Start no network after this many seconds. [default: no limit]",
+            show_default=False,
+        ),
     ] = float("inf"),
     groups: Annotated[
         int | None, typer.Option(min=1, help="Largest number of groups of networks. [default: all]")
