@@ -137,15 +137,15 @@ class TestVerdicts:
 
     def test_a_bound_of_ours_never_fails_the_paper(self):
         claim = made_study().claims[0]
-        excuse = "misses a bound of ours"
+        excuse = "misses a bound that we set"
         verdict = judge_claim(claim, "lite", results_of(1, 2), excuse=excuse)
-        assert str(verdict) == "undecided (misses a bound of ours)"
+        assert str(verdict) == "undecided (misses a bound that we set)"
         one = judge_claim(claim, "lite", results_of(1), excuse=excuse)
-        assert str(one) == "one seed: misses a bound of ours"
+        assert str(one) == "one seed: misses a bound that we set"
         held = judge_claim(claim, "lite", results_of(103, 103.1), excuse=excuse)
         assert held.status == "holds"
         some = judge_claim(claim, "lite", results_of(90, 90, 90, 90, 102.1), excuse=excuse)
-        assert str(some) == "undecided (misses a bound of ours on some runs)"
+        assert str(some) == "undecided (misses a bound that we set on some runs)"
 
     def test_settings_that_disagree_are_mixed(self):
         """Each setting has its own interval over seeds; noise between seeds is not mixed."""

@@ -95,7 +95,7 @@ def test_withdrawn_verdicts_are_one_line_per_reason():
     one = {"text": "t", "size": "lite", "verdict": "holds (1 seed)", "reason": "why"}
     kept = [{"claim": f"a.fig{k % 2}.{k}", "date": "2026-01-01", **one} for k in range(24)]
     (group,) = _pages.withdrawn_groups(kept)
-    assert group.text == "24 verdicts (24 holds) of fig0, fig1: why (2026-01-01)"
+    assert group.text == "24 verdicts (24 hold) of fig0, fig1: why (2026-01-01)"
     assert len(group.members) == 24
 
 
@@ -182,15 +182,13 @@ def test_a_size_says_what_its_records_say_of_their_making(made_ledger, monkeypat
     line = entry.sizes[0].provenance(entry.study)
     commit = _runs.commit() or "an unknown commit"
     assert f"commit {commit}; cpu (" in line
-    assert line.endswith("; claims as then")
+    assert line.endswith("; claims unchanged since")
     changed = made_study(claims=(Claim("imani2022.made.above", "another sentence", above),))
     monkeypatch.setattr(_book, "all_studies", lambda: {changed.id: changed})
     entry = _book.chapters(tmp_path / "records")[0].entries[0]
-    assert (
-        entry.sizes[0].provenance(changed).endswith("claims have changed since some of these runs")
-    )
+    assert entry.sizes[0].provenance(changed).endswith("a claim has changed since")
     old = dataclasses.replace(entry.sizes[0], results=Results((Result({"value": 1.0}),)))
-    assert old.provenance(changed).startswith("Records before 0.2.0")
+    assert old.provenance(changed).startswith("Records from before version 0.2.0")
 
 
 def test_studies_of_our_own_have_pages_without_a_paper(tmp_path, monkeypatch):

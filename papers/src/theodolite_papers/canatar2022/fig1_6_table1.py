@@ -527,5 +527,5 @@ STUDY = Study(
         "reduced": "batches are the same shares of the images as the paper's; outputs times 0.2; "
         "the second spectrum after 4 epochs instead of 25; kernels on 1,000 images of each set",
     },
-    not_run={"published": "48 networks for 5,000 epochs of 50,000 images: for a cluster"},
+    not_run={"published": "48 networks for 5,000 epochs of 50,000 images need a cluster"},
 )

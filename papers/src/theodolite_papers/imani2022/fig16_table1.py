@@ -480,7 +480,7 @@ STUDY = Study(
         "network that learned 500 digits in all three for the ImageNet network; it keeps its head"
     },
     not_run={
-        "reduced": "Office-31 is not available here; the loader reads its folders. MobileNetV2 "
+        "reduced": "we do not have Office-31; the loader reads its folders. MobileNetV2 "
         "with "
         "its ImageNet weights stands in for ResNet-18",
         "published": "no package here has ImageNet weights of ResNet-18, and the paper "

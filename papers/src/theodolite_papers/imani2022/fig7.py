@@ -143,5 +143,5 @@ STUDY = Study(
         "reduced": "MNIST 0 against 1 and even against odd: the paper does not say which task; at "
         "most 300 epochs",
     },
-    not_run={"published": "CT position is not available here; the loader reads the UCI file"},
+    not_run={"published": "it needs the CT position table of UCI, which we do not have"},
 )

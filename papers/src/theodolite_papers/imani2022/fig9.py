@@ -172,5 +172,5 @@ STUDY = Study(
         "lite": "features drawn with the singular values that the figure shows (115, 70, 30), "
         "not normalised, as in the figure"
     },
-    not_run={"published": "CT position is not available here; the loader reads the UCI file"},
+    not_run={"published": "it needs the CT position table of UCI, which we do not have"},
 )

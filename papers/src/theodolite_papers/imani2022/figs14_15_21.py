@@ -212,7 +212,7 @@ STUDY = Study(
         "test errors relative to a constant"
     },
     not_run={
-        "reduced": "ImageNet and its natural/artificial split are not available here; the loader "
+        "reduced": "we do not have ImageNet and its natural/artificial split; the loader "
         "reads "
         "them from the data folder (300 images a class, in memory; natural.txt lists the 449 "
         "natural classes) and trains a ResNet-18; the paper's T2T-ViT is not built",

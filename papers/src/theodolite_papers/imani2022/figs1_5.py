@@ -263,5 +263,5 @@ STUDY = Study(
     draw=draw,
     stand_in={"lite": "peaks P(A,B,C) with labels on [-1, 1], 300 examples and 320 features, for "
               "the CT position table"},
-    not_run={"published": "CT position is not available here; the loader reads the UCI file"},
+    not_run={"published": "it needs the CT position table of UCI, which we do not have"},
 )  # fmt: skip

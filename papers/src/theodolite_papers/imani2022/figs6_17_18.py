@@ -366,5 +366,5 @@ STUDY = Study(
         "lite": "8x8 digits, even against odd, for CT position, CIFAR-10 and MNIST; 50 epochs",
     },
     remarks={"reduced": "at most 60 epochs, which the paper does not print"},
-    not_run={"published": "CT position is not available here; the loader reads the UCI file"},
+    not_run={"published": "it needs the CT position table of UCI, which we do not have"},
 )

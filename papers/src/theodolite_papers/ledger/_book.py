@@ -47,9 +47,8 @@ VERDICTS = {
     "mixed": "the claim clearly holds in some settings, for some interpretations of the paper's "
     "words, or on some networks, and not in others. The pass rate says on how many networks.",
     "undecided": "one of four reasons. The difference is within the noise. A condition of the "
-    "claim "
-    "was not met. The number misses a bound of ours. The number misses one that the paper prints "
-    "for other settings. Claims with such bounds can hold and cannot fail.",
+    "claim was not met. The number misses a bound that we set. The number misses one that the "
+    "paper prints for other settings. Claims with such bounds can hold and cannot fail.",
     ONE_SEED: "one seed, without an interval. The table says on which side the number lies; this "
     "decides nothing.",
     "reported": "numbers without a verdict at this size",
@@ -123,12 +122,12 @@ class Sized:
         """Which records have a commit, a machine and a digest of the claims."""
         known = [run for run in self.results if run.claims]
         if not known:
-            return "Records before 0.2.0"
+            return "Records from before version 0.2.0"
         commits = distinct(run.commit or "an unknown commit" for run in known)
         devices = distinct(f"{run.device}, {counted(run.threads, 'thread')}" for run in known)
         before = "" if len(known) == len(self.results) else f"{len(known)} of the records: "
         changed = {run.claims for run in known} != {claims_hash(study)}
-        claims = "claims have changed since some of these runs" if changed else "claims as then"
+        claims = "a claim has changed since" if changed else "claims unchanged since"
         return f"{before}commit {commits}; {devices}; {claims}"
 
     def verdict_text(self, verdict: Verdict) -> str:

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,7 +156,7 @@ def counted_statuses(
     replaced: Mapping[str, int] | None = None,
     proofs: Mapping[str, int] | None = None,
 ) -> str:
-    """``8 holds (2 on a stand-in), 3 undecided``; stand-ins are counted for decided claims.
+    """``8 hold (2 on a stand-in), 3 undecided``; stand-ins are counted for decided claims.
 
     Steps of a proof are counted too, because they are not the theorem.
     """
@@ -165,9 +166,15 @@ def counted_statuses(
             some = (replaced or {}).get(status, 0) if status in DECIDED else 0
             steps = (proofs or {}).get(status, 0)
             notes = [f"{some} on a stand-in"] if some else []
-            notes += [f"{steps} a step of a proof, not a theorem"] if steps else []
-            parts.append(f"{tally[status]} {status}" + (f" ({', '.join(notes)})" if notes else ""))
+            notes += [f"{steps} about a step of a proof, not a theorem"] if steps else []
+            count = f"{tally[status]} {_plural(status, tally[status])}"
+            parts.append(count + (f" ({', '.join(notes)})" if notes else ""))
     return ", ".join(parts)
+
+
+def _plural(status: str, count: int) -> str:
+    """``1 holds``, ``2 hold``; the other verdicts have one form."""
+    return {"holds": "hold", "fails": "fail"}.get(status, status) if count > 1 else status
 
 
 @dataclass(frozen=True)
@@ -185,8 +192,8 @@ def withdrawn_groups(withdrawn: Sequence[Mapping[str, Any]]) -> list[WithdrawnGr
         groups.setdefault((one["date"], one["reason"]), []).append(one)
     found = []
     for (date, reason), members in groups.items():
-        words = [one["verdict"].partition(" (")[0] for one in members]
-        tally = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
+        words = Counter(one["verdict"].partition(" (")[0] for one in members)
+        tally = ", ".join(f"{count} {_plural(word, count)}" for word, count in words.items())
         studies = distinct(one["claim"].rpartition(".")[0].partition(".")[2] for one in members)
         text = f"{counted(len(members), 'verdict')} ({tally}) of {studies}: {reason} ({date})"
         found.append(WithdrawnGroup(text, tuple(members)))
@@ -287,16 +294,15 @@ def provenance_of(book: Sequence[Chapter]) -> str:
         else ""
     )
     return (
-        f"All {len(runs)} records have their date, settings and versions of packages. {known} "
-        "also have the commit, the device, the number of threads and a digest of the claims: their "
-        "names, sentences, scopes and sizes at the time of the run. This digest shows that the "
-        f"sentences were fixed before the run. {since}The digest does not cover checks, bounds "
-        "that a sentence does not name, and the rule of verdicts. This rule changed after most "
-        "runs; the verdicts that we withdrew for it are listed below. The other "
-        f"{len(runs) - known} records are from before version 0.2.0 and have no digest. We ran "
-        "some "
-        "of these studies again if networks had not learned their task. The pages of the site say "
-        "for each size whether it has a digest."
+        f"All {len(runs):,} records have their date, settings and versions of packages. "
+        f"{known:,} also have the commit, the device, the number of threads and a digest of the "
+        "claims: their names, sentences, scopes and sizes at the time of the run. This digest "
+        f"shows that the sentences were fixed before the run. {since}The digest does not cover "
+        "checks, bounds that a sentence does not name, and the rule of verdicts. This rule changed "
+        "after most runs; the verdicts that we withdrew for it are listed below. The other "
+        f"{len(runs) - known:,} records are from before version 0.2.0 and have no digest. We ran "
+        "some of these studies again if networks had not learned their task. The pages of the "
+        "site say for each size whether it has a digest."
     )
 
 
@@ -313,7 +319,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def spread_text(spread: Spread) -> str:
-    text = f"{spread.name} {number_text(spread.middle)}"
+    text = f"{spread.name.replace('_', ' ')} {number_text(spread.middle)}"
     if spread.high > spread.low:
         text += f" ({number_text(spread.low)} to {number_text(spread.high)})"
     if spread.published is not None and spread.difference is not None:
@@ -348,4 +354,7 @@ def number_text(value: float) -> str:
     """Three digits; numbers at the rounding of float64, which differ between machines, are 0."""
     if abs(value) < _ROUNDING:
         return "0"
-    return "undefined" if math.isnan(value) else f"{value:.3g}"
+    if math.isnan(value):
+        return "undefined"
+    rounded = f"{value:.3g}"
+    return f"{float(rounded):,.0f}" if 1000 <= abs(value) < 1e7 else rounded

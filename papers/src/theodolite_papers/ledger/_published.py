@@ -226,7 +226,7 @@ def excuse_of(study: Study, claim: str, size: str) -> str:
         return ""
     if origin.printed_number and size != "published":
         return "misses a number that is printed for other settings"
-    return "misses a bound of ours" if origin.own_bound else ""
+    return "misses a bound that we set" if origin.own_bound else ""
 
 
 def headlines_of(paper: str) -> Mapping[str, Headline]:

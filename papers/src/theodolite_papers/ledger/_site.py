@@ -47,7 +47,7 @@ from theodolite_papers.ledger._published import (
     size_name,
     unstudied_of,
 )
-from theodolite_papers.ledger._results import LARGE
+from theodolite_papers.ledger._results import LARGE, counted
 from theodolite_papers.ledger._study import SIZES
 from theodolite_papers.ledger._verdicts import ONE_SEED, Verdict
 
@@ -401,7 +401,7 @@ def _claim_view(entry: Entry, place: int) -> dict[str, Any]:
             .removeprefix(_shown_status(verdict))
             .lstrip(", "),
             "decider": "" if verdict.decider is None else decider_text(verdict.decider),
-            "numbers": [spread_text(spread) for spread in sized.spreads(verdict)],
+            "numbers": [spread_text(one) for one in sized.spreads(verdict) if _new(one, verdict)],
         }
         for sized in entry.sizes
         if len(sized.results)
@@ -417,7 +417,22 @@ def _claim_view(entry: Entry, place: int) -> dict[str, Any]:
     }
 
 
+def _new(spread: Spread, verdict: Verdict) -> bool:
+    """Whether a number says more than the deciding number beside it."""
+    decider = verdict.decider
+    same = decider is not None and decider.name.replace("_", " ") == spread.name.replace("_", " ")
+    return not same or spread.published is not None
+
+
 def _duration(sized: Sized) -> str:
-    text = f"{math.fsum(run.seconds for run in sized.results):.0f} s by the clock"
+    text = f"It took {_time(math.fsum(run.seconds for run in sized.results))}"
     processor = math.fsum(run.processor_seconds for run in sized.results)
-    return f"{text} ({processor:.0f} s of processor time)" if processor >= 0 else text
+    return f"{text} ({_time(processor)} of processor time)" if processor >= 0 else text
+
+
+def _time(seconds: float) -> str:
+    """``40 seconds``, ``26 minutes``, ``3.5 hours``."""
+    if seconds < 100:
+        return counted(round(seconds), "second")
+    minutes = seconds / 60
+    return counted(round(minutes), "minute") if minutes < 100 else f"{minutes / 60:.2g} hours"

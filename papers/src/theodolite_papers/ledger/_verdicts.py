@@ -125,7 +125,7 @@ def judge_claim(
         size: of the runs.
         results: the runs.
         repeat: what a seed numbers.
-        excuse: why missing the bound does not fail the claim, such as "misses a bound of ours".
+        excuse: why missing the bound does not fail the claim, such as "misses a bound that we set".
     """
     if not len(results):
         return Verdict(claim, size, "not run", {})

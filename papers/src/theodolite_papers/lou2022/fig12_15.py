@@ -224,7 +224,7 @@ def _gap_study(
         seeds={"reduced": (101,)},
         draw=_draw_gaps(f"Figure {figure}", axis, loss_gaps),
         remarks={"reduced": _NOTE},
-        not_run={"published": "up to 500 epochs: no accelerator time so far", **(not_run or {})},
+        not_run={"published": "no GPU time so far for up to 500 epochs", **(not_run or {})},
         **options,
     )
 
@@ -366,7 +366,9 @@ _FIGURE_14 = _gap_study(
         ),
     ),
     stand_in={"lite": f"{_CONVOLUTIONS}; batches of 16, 64 and 256"},
-    not_run={"reduced": "accelerator time went to the learning rates of Figures 12 and 15"},
+    not_run={
+        "reduced": "no GPU time so far; the learning rates of Figures 12 and 15 were run first"
+    },
 )
 
 _RESNET18_GAPS = {"0.001": 0.395, "0.003": 0.397, "0.01": 0.152, "0.02": 0.182}

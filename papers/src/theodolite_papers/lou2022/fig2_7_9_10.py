@@ -218,7 +218,9 @@ _TRAINING = Study(
         "epochs of 11 steps)",
     },
     remarks=dict.fromkeys(LARGE, "60 epochs, a number the paper does not give"),
-    not_run={"published": "KMNIST is not at hand; put kmnist.npz into the data folder and run it"},
+    not_run={
+        "published": "it needs KMNIST, which we do not have, as kmnist.npz in the data folder"
+    },
 )
 _RATES = Study(
     id="lou2022.fig9-10",

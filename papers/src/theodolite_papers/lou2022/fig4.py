@@ -171,9 +171,8 @@ STUDY = Study(
         "studies of Figures 12 to 15",
     },
     not_run={
-        "published": "4b and 4c and up to 500 epochs: for a cluster. Figures 12 to 15 have single "
-        "rows; "
-        "'theodolite sweep lou2022.fig4 --size reduced --set data=cifar10 "
+        "published": "Figures 4b and 4c and up to 500 epochs need a cluster. Figures 12 to 15 "
+        "have single rows; 'theodolite sweep lou2022.fig4 --size reduced --set data=cifar10 "
         "--set architecture=resnet18,vgg19' trains them all",
     },
     remarks={

@@ -272,7 +272,7 @@ STUDY = Study(
     stand_in={
         "lite": "8x8 digits, width 64, 400 images, 20 eigenvectors, learning rate 0.03",
     },
-    not_run={"published": "no accelerator time so far"},
+    not_run={"published": "no GPU time so far"},
     remarks={
         "reduced": "20 eigenvectors instead of 100; width and number of images are not given: 256, "
         "and 1000",

@@ -247,5 +247,5 @@ STUDY = Study(
     remarks={
         "published": "hyper-parameters are those of Figure 2 (not printed), 25,000 examples a half",
     },
-    not_run={"published": "256 filters in three convolutions: hours; for a cluster"},
+    not_run={"published": "three convolutions of 256 filters need many hours"},
 )

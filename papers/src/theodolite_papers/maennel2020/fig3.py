@@ -252,5 +252,5 @@ STUDY = Study(
         "smoke": "8x8 digits in the place of CIFAR-10",
         "lite": "four runs of the small network of Figure 2, 3x3 filters, the leading five",
     },
-    not_run={"published": "70 wide residual networks of 1800 epochs: for a cluster"},
+    not_run={"published": "70 wide residual networks of 1,800 epochs need a cluster"},
 )

@@ -282,5 +282,5 @@ STUDY = Study(
         "control has the paper's scale 1",
     },
     seeds={"published": tuple(range(101, 113))},
-    not_run={"published": "288 trainings of 10,000 steps: no accelerator time so far"},
+    not_run={"published": "no GPU time so far for 288 trainings of 10,000 steps"},
 )

@@ -183,5 +183,5 @@ STUDY = Study(
         "are those of the others",
     },
     seeds={"published": (101, 102, 103)},
-    not_run={"published": "36 trainings of up to 200 epochs: no accelerator time so far"},
+    not_run={"published": "no GPU time so far for 36 trainings of up to 200 epochs"},
 )

@@ -314,7 +314,7 @@ def _cifar(name: str, figure: str, lite: Space) -> Study:
             "lite": "8 groups of Simple CNNs on 500 + 500 images averaged to 8x8; two seeds a "
             "group, as in the paper",
         },
-        not_run={"published": f"{sweep.models} networks of 200 epochs: for a cluster"},
+        not_run={"published": f"{sweep.models} networks of 200 epochs need a cluster"},
     )
 
 

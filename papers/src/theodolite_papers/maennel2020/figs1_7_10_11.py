@@ -366,6 +366,6 @@ STUDY = Study(
         "the standard deviation the networks stayed at chance for 60 upstream and 12 downstream "
         "epochs of 20,000 and 25,000 images",
     },
-    not_run={"published": "48 trainings of VGG16 for up to 200 epochs: for a cluster"},
+    not_run={"published": "48 trainings of VGG16 for up to 200 epochs need a cluster"},
     seeds={"published": tuple(range(101, 113))},
 )

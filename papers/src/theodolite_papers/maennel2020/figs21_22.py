@@ -212,5 +212,5 @@ STUDY = Study(
         "of setting",
     },
     remarks={"published": "filters, learning rate, examples and length are ours (not printed)"},
-    not_run={"published": "no time on an accelerator so far"},
+    not_run={"published": "no GPU time so far"},
 )

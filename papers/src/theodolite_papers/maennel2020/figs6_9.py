@@ -215,6 +215,6 @@ STUDY = Study(
         "lite": "Simple CNN alone, 500 + 500 images averaged to 8x8",
     },
     not_run={
-        "published": "33 trainings of up to 200 epochs, most of large networks: for a cluster"
+        "published": "33 trainings of up to 200 epochs, most of large networks, need a cluster"
     },
 )

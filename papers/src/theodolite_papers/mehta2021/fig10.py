@@ -69,6 +69,6 @@ STUDY = family_study(
         ),
         panels=("test", "train", "top", "representation", "representation_contrast"),
         lite_data="CIFAR-10 shrunk to 8x8, 200 + 200 images of each class; 256 hidden units",
-        not_run="not run yet; other experiments on CIFAR-10 went first",
+        not_run="not run yet; other experiments on CIFAR-10 were run first",
     )
 )

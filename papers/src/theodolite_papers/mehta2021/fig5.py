@@ -386,5 +386,5 @@ STUDY = Study(
         "best and is not compared: its alignment is that of the last measurement, right after an "
         "epoch's incomplete batch of 16 images, with 0.73",
     },
-    not_run={"published": "no accelerator time so far; the reduced size has 10,000 images"},
+    not_run={"published": "no GPU time so far; the reduced size has 10,000 images"},
 )

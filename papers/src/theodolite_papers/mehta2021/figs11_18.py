@@ -40,7 +40,7 @@ _SIN = Family(
     panels=_PANELS,
     lite_data="8x8 digits, 256 units in each hidden layer, sigma from 0.01 to 1",
     large_remark=UNTIL_FIT,
-    not_run="not run yet; other experiments on CIFAR-10 went first",
+    not_run="not run yet; other experiments on CIFAR-10 were run first",
 )
 
 _RELU = Family(
@@ -65,7 +65,7 @@ _RELU = Family(
     lite_data="CIFAR-10 shrunk to 8x8, 200 + 200 images of each class; 192 units in each hidden "
     "layer; sigmas of 0.01, 0.036, 0.1 and 0.36",
     large_remark=UNTIL_FIT,
-    not_run="not run yet; other experiments on CIFAR-10 went first",
+    not_run="not run yet; other experiments on CIFAR-10 were run first",
 )
 
 STUDIES = (family_study(_SIN), family_study(_RELU))

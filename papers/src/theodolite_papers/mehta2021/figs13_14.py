@@ -20,7 +20,7 @@ STUDY = family_study(
         claims=standard_claims(_ID, 0.04),
         lite_data="50 Gaussian classes in 64 dimensions, 20 + 20 examples of each, for CIFAR-100; "
         "sigma up to 0.1, where the fall saturates on these data",
-        not_run="CIFAR-100 and SVHN are not available here; put their .npz files into the data "
-        "folder and run it",
+        not_run="it needs CIFAR-100 and SVHN, which we do not have, as .npz files in the data "
+        "folder",
     )
 )

@@ -41,7 +41,7 @@ STUDY = family_study(
         lite_data="CIFAR-10 shrunk to 8x8, 200 + 200 images of each class; 256 hidden units, rate "
         "0.02; sigma up to 1",
         large_remark=UNTIL_FIT,
-        not_run="CIFAR-100 and SVHN are not at hand; put their .npz files into the data folder and "
-        "run it",
+        not_run="it needs CIFAR-100 and SVHN, which we do not have, as .npz files in the data "
+        "folder",
     )
 )

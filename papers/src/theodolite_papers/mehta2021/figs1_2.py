@@ -232,7 +232,7 @@ STUDY = Study(
     },
     remarks={"reduced": f"{UNTIL_FIT}, at most after 100,000 steps; Figure 1(c) is Figure 5(b)"},
     not_run={
-        "published": "CIFAR-100 and SVHN are not at hand; put their .npz files into the data "
-        "folder and run it"
+        "published": "it needs CIFAR-100 and SVHN, which we do not have, as .npz files in the data "
+        "folder"
     },
 )

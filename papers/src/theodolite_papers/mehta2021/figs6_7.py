@@ -35,7 +35,7 @@ STUDY = family_study(
         ),
         lite_data="50 Gaussian classes in 64 dimensions, 20 + 20 examples of each, for CIFAR-100; "
         "SVHN's stand-ins (Fashion-MNIST, CIFAR-10 made small) are part of mehta2021.fig1-2",
-        not_run="CIFAR-100 and SVHN are not available here; put their .npz files into the data "
-        "folder and run it",
+        not_run="it needs CIFAR-100 and SVHN, which we do not have, as .npz files in the data "
+        "folder",
     )
 )

@@ -161,5 +161,5 @@ STUDY = Study(
     stand_in={
         "lite": "8x8 digits, 512 hidden units, rate 0.1 and first-layer rates of 0.001 to 100",
     },
-    not_run={"published": "not run yet; other experiments on CIFAR-10 went first"},
+    not_run={"published": "not run yet; other experiments on CIFAR-10 were run first"},
 )

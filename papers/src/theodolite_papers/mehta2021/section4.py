@@ -232,7 +232,7 @@ STUDY = Study(
     seeds={"reduced": (101,)},
     stand_in={"lite": "CIFAR-10 shrunk to 8x8, 200 + 200 images of each class; 128 hidden units"},
     not_run={
-        "reduced": "no accelerator time so far",
+        "reduced": "no GPU time so far",
         "published": "the paper has no figure of it",
     },
 )
