@@ -120,16 +120,24 @@ def write_page(name: str, notebook: NotebookNode, missing: list[str]) -> None:
     version = made and made["version"] + (f", commit {commit}" if commit else "")
     note = f"[Download this page as a notebook]({name}.ipynb). "
     if made is None:
-        note += f"It has not been executed: this machine does not have `{'`, `'.join(missing)}`."
+        note += f"It has not been executed: this machine does not have {_named(missing)}."
     elif missing:
         note += (
-            f"The outputs on this page are stored ones. They are from {made['date']}, Theodolite "
-            f"{version}. The machine that built this site did not have "
-            f"`{'`, `'.join(missing)}`."
+            f"The outputs below are stored: they were made on {made['date']} with Theodolite "
+            f"{version}. The machine that built this site did not have {_named(missing)}."
         )
     else:
         note += f"It ran when this site was built, with Theodolite {version}."
     (FOLDER / f"{name}.md").write_text(f"{heading}\n\n{note}\n{rest}\n")
+
+
+def _named(missing: list[str]) -> str:
+    """Files in a sentence: ``cifar10.npz``, ``model.zip`` of the package ``name``."""
+    pairs = [name.rpartition(":") for name in missing]
+    words = [
+        f"`{file}`" + f" of the package `{package}`" * bool(package) for package, _, file in pairs
+    ]
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def main() -> None:
