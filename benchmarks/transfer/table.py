@@ -15,7 +15,7 @@ import torch
 from scipy.stats import kendalltau, weightedtau
 
 from benchmarks.transfer.data import FRESH, REPORTED, SELECTION, TARGETS
-from theodolite.advice import SMALL_ERROR
+from theodolite.advice.choosing import SMALL_ERROR
 from theodolite.surveys.transfer_regressions import fine_tuned
 
 RESULTS = Path(__file__).with_name("results.npz")

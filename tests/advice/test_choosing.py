@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from theodolite.advice import Candidate, choosing_notes, ranked, tied, transfer_answers
+from theodolite.advice.choosing import Candidate, choosing_notes, ranked, tied, transfer_answers
 from theodolite.records import Note
 
 

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from theodolite.advice import Fit, Measured, carry_over, compare_layers, percent, worded
+from theodolite.advice import Fit, Measured, carry_over, compare_layers, worded
+from theodolite.advice.sentences import percent
 from theodolite.records import wilson
 
 

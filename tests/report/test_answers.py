@@ -1,8 +1,8 @@
 """Sentences of one run are those of its records; those of several say what differs."""
 
 from tests.report.made_records import history_run, row, survey_record, survey_run
-from theodolite.advice import run_answers as answers
 from theodolite.advice.captions import trend_sentence
+from theodolite.advice.comparing import group_answers
 from theodolite.records import Answer, Record, Run, groups_of
 from theodolite.report import notebook_html
 from theodolite.report._page import page_html
@@ -29,6 +29,11 @@ def run_with(values, *, name="", null_sd=0.01, loss=None, **data):
     contents = dict(record.contents) | {"rows": rows, "data": record.contents["data"] | data}
     made = Record(contents)
     return Run(name, made, (made,))
+
+
+def answers(runs, step=None):
+    """The answers about each network of the runs."""
+    return [answer for group in groups_of(runs, 200) for answer in group_answers(group, step)]
 
 
 def told(*runs, step=None):

@@ -7,7 +7,7 @@ from torch import nn
 
 import theodolite as th
 from theodolite.advice import answers_of
-from theodolite.advice import run_answers as answers
+from theodolite.advice.comparing import latest_answers
 
 
 def row(layer, measure, value, *, n=500, error=0.01, chance=0.1, sd=0.013):
@@ -545,7 +545,7 @@ def test_a_survey_of_one_family_shows_the_same_sentences_everywhere(generator):
     found = th.survey(nn.Linear(8, 2), (x, (x[:, 0] > 0).long()), families="kernel")
     said = [answer.text for answer in found.answers]
     assert found.summary().startswith(said[0])
-    assert [answer.text for answer in answers([found.run])] == said
+    assert [answer.text for answer in latest_answers(found.run.steps)] == said
 
 
 def test_gradient_contrast_of_classes_has_no_chance_level(generator):

@@ -10,16 +10,6 @@ This package writes every sentence about a network. It needs only records, not t
 """
 
 from theodolite.advice.answers import answers_of, findings_of
-from theodolite.advice.choosing import (
-    FEW_LABELS,
-    SMALL_ERROR,
-    Candidate,
-    choosing_notes,
-    ranked,
-    tied,
-    transfer_answers,
-)
-from theodolite.advice.comparing import run_answers
 from theodolite.advice.findings import (
     CarryOver,
     Fit,
@@ -39,12 +29,9 @@ from theodolite.advice.inputs import (
     InputFinding,
     judge_inputs,
 )
-from theodolite.advice.sentences import percent, verdict_words, worded
+from theodolite.advice.sentences import worded
 
 __all__ = [
-    "FEW_LABELS",
-    "SMALL_ERROR",
-    "Candidate",
     "CarryOver",
     "Fit",
     "FitEvidence",
@@ -59,15 +46,8 @@ __all__ = [
     "Unlabelled",
     "answers_of",
     "carry_over",
-    "choosing_notes",
     "compare_layers",
     "findings_of",
     "judge_inputs",
-    "percent",
-    "ranked",
-    "run_answers",
-    "tied",
-    "transfer_answers",
-    "verdict_words",
     "worded",
 ]

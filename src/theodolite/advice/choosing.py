@@ -67,19 +67,7 @@ class Candidate:
 
 
 def ranked(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Best first; models without a number come last, in the order given.
-
-    Args:
-        candidates: models in any order.
-
-    Returns:
-        The candidates, smallest leave-one-out error first.
-
-    Examples:
-        >>> pair = [Candidate("a", 0.5, 0.5, 0.7, 10), Candidate("b", 0.3, 0.4, 0.8, 5)]
-        >>> [entry.name for entry in ranked(pair)]
-        ['b', 'a']
-    """
+    """Smallest leave-one-out error first; models without a number come last, in the order given."""
     return sorted(candidates, key=lambda entry: inf if isnan(entry.error) else entry.error)
 
 
@@ -87,12 +75,6 @@ def tied(candidates: Sequence[Candidate]) -> list[str]:
     """Models whose errors do not differ significantly from the best one's, best first.
 
     Empty if no model ties with the best, or if errors of single examples are unknown.
-
-    Args:
-        candidates: models in any order.
-
-    Returns:
-        Names of the best candidate and of those that tie with it.
 
     Examples:
         >>> rows = np.array([[0.1, 0.4, 0.2, 0.3], [0.3, 0.2, 0.4, 0.15], [0.9, 0.8, 0.9, 0.7]])
@@ -112,9 +94,6 @@ def choosing_notes(candidates: Sequence[Candidate], *, points: bool = True) -> l
     Args:
         candidates: models in any order.
         points: whether forecasts are accuracies, whose differences are in points.
-
-    Returns:
-        Notes in words, the most important first; empty if there is nothing to say.
 
     Examples:
         >>> pair = [Candidate("a", 0.5, 0.3, 0.7, 10), Candidate("b", 0.3, 0.4, 0.8, 5)]
@@ -191,18 +170,6 @@ def transfer_answers(contents: Mapping[str, Any], arrays: Mapping[str, np.ndarra
     Args:
         contents: contents of the record of a ranking; docs/records.md has the layout.
         arrays: arrays of the same record.
-
-    Returns:
-        One answer for each question that the record can answer.
-
-    Examples:
-        >>> import torch
-        >>> from theodolite import transfer
-        >>> x = torch.randn(60, 6, generator=torch.Generator().manual_seed(0))
-        >>> net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
-        >>> record = transfer({"net": net}, (x, (x[:, 0] > 0).long())).record
-        >>> [answer.question for answer in transfer_answers(record.contents, record.arrays)]
-        ['model', 'layer', 'labels']
     """
     models, data = contents["models"], contents["data"]
     classes = models[0]["forecast"]["measure"] == "accuracy"

@@ -18,14 +18,12 @@ from theodolite.records import (
     Certainty,
     Group,
     Record,
-    Run,
     RunView,
-    groups_of,
     plain,
     shown,
 )
 
-__all__ = ["QUESTIONS", "group_answers", "latest_answers", "run_answers"]
+__all__ = ["QUESTIONS", "group_answers", "latest_answers"]
 
 QUESTIONS = {
     "task": "Did it learn?",
@@ -34,27 +32,6 @@ QUESTIONS = {
     "next": "What next?",
 }
 _MOST_RUNS = 3  # runs whose sentence on layers is quoted
-
-
-def run_answers(runs: Sequence[Run], step: int | None = None) -> list[Answer]:
-    """The answers about each network of the runs, at a step (the latest for None).
-
-    Args:
-        runs: surveys or histories with at least one step; runs with the same layers are compared.
-        step: the training step; the latest answers up to it are used.
-
-    Returns:
-        The answers that a report prints.
-
-    Examples:
-        >>> import torch
-        >>> from theodolite import survey_features
-        >>> x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
-        >>> found = survey_features({"layer": x}, torch.arange(40) % 2)
-        >>> [(answer.question, answer.certainty) for answer in run_answers([found.run])]
-        [('layer', 'undecided')]
-    """
-    return [a for group in groups_of(runs, most_steps=200) for a in group_answers(group, step)]
 
 
 def group_answers(group: Group, step: int | None = None) -> list[Answer]:

@@ -78,12 +78,6 @@ def worded(finding: Any) -> Answer:
 def percent(share: float) -> str:
     """A share as people say it, with one more digit near 0 and 100 %.
 
-    Args:
-        share: between -1 and 1.
-
-    Returns:
-        Text with at most three digits and a sign of per cent.
-
     Examples:
         >>> percent(0.974), percent(0.9962), percent(1.0), percent(0.004), percent(-0.031)
         ('97 %', '99.6 %', '100 %', '0.4 %', '−3.1 %')
@@ -131,12 +125,6 @@ _VERDICTS = {
 
 def verdict_words(finding: CarryOver) -> str:
     """The verdict in a few words, for tables.
-
-    Args:
-        finding: from :func:`carry_over`.
-
-    Returns:
-        The words of a report.
 
     Examples:
         >>> from theodolite.advice.findings import Measured, carry_over

@@ -80,7 +80,8 @@ use the same random labels, so all can miss chance by some points. CKA to truth:
 
 
 def _print(story: "Story", folder: Path, seconds: float) -> None:
-    from theodolite.advice import Measured, carry_over, percent, verdict_words
+    from theodolite.advice import Measured, carry_over
+    from theodolite.advice.sentences import percent, verdict_words
     from theodolite.records import layer_table
 
     train, test = story.sizes

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from theodolite.advice import SMALL_ERROR
+from theodolite.advice.choosing import SMALL_ERROR
 from theodolite.advice.reasons import Reason, failure, reason
 from theodolite.engine import Batch, tangent_kernels
 from theodolite.errors import MemoryLimitError, TheodoliteError

@@ -53,7 +53,7 @@ class Transfer:
         stored = self.record.contents.get("answers")
         if stored is not None:
             return [Answer.from_entry(entry) for entry in stored]
-        from theodolite.advice import transfer_answers  # a record of an earlier version
+        from theodolite.advice.choosing import transfer_answers  # a record of an earlier version
 
         return transfer_answers(self.record.contents, self.record.arrays)
 

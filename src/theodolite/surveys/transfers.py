@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from theodolite.advice import (
+from theodolite.advice.choosing import (
     FEW_LABELS,
     Candidate,
     choosing_notes,
