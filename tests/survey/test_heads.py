@@ -8,7 +8,7 @@ import theodolite as th
 from tests.survey.test_transfer import good, task
 from theodolite.engine import Batch
 from theodolite.errors import UnknownNameError
-from theodolite.surveys.heads import Body, WithHead, find_head, pretrained_body
+from theodolite.surveys.heads import Body, WithHead, pretrained_body
 
 
 def net(*layers):
@@ -44,7 +44,7 @@ HEADS = [
     ids=["linear", "softmax", "convolution", "none", "tokens"],
 )
 def test_the_head_is_found(model, inputs, head, width):
-    assert find_head(model, Batch((inputs,))) == head
+    assert pretrained_body(model, Batch((inputs,))).head == head
     assert Body(model, head)(inputs).shape == (3, width)
 
 
@@ -57,7 +57,7 @@ def test_masked_tokens_do_not_count():
 
 def test_a_head_that_does_not_exist_is_named():
     with pytest.raises(UnknownNameError, match="head"):
-        find_head(good(), Batch((torch.ones(2, 8),)), "fcc")
+        pretrained_body(good(), Batch((torch.ones(2, 8),)), "fcc")
 
 
 def test_the_kernel_of_the_body_is_that_of_all_below_a_fresh_head():
@@ -98,7 +98,7 @@ class Rows(nn.Module):
 )
 def test_rows_are_means_over_the_positions_of_the_head(head, shape, axes):
     model, inputs = Rows(head).eval(), torch.randn(shape)
-    assert find_head(model, Batch((inputs,))) == "head"
+    assert pretrained_body(model, Batch((inputs,))).head == "head"
     torch.testing.assert_close(Body(model, "head")(inputs), inputs.mean(axes))
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from theodolite.engine import Batch, first_tensor, untouched
 from theodolite.errors import DomainError, ShapeError, UnknownNameError
 
-__all__ = ["Body", "WithHead", "find_head", "pretrained_body"]
+__all__ = ["Body", "WithHead", "pretrained_body"]
 
 _POINTWISE = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _CHANNELS_FIRST = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm)
@@ -101,11 +101,12 @@ class WithHead(nn.Module):
         return self.head(self.body(*args, **kwargs))
 
 
-def find_head(model: nn.Module, batch: Batch, head: str | None = "auto") -> str | None:
-    """Name of the head of a model, or None if the model returns features.
+def pretrained_body(model: nn.Module, batch: Batch, head: str | None = "auto") -> Body:
+    """The model up to its head.
 
-    By default this is the last layer with parameters that runs. It must be linear (or a convolution
-    over single positions), and the model must return its output, possibly reshaped.
+    The head is the last layer with parameters that runs. It must be linear (or a convolution over
+    single positions), and the model must return its output, possibly reshaped. A model without a
+    head decides itself where its features are.
 
     Args:
         model: any module, unwrapped.
@@ -116,32 +117,19 @@ def find_head(model: nn.Module, batch: Batch, head: str | None = "auto") -> str 
         UnknownNameError: If there is no layer of this name.
     """
     named = dict(model.named_modules())
-    if head != "auto":
-        if head is not None and head not in named:
+    if head is not None and head != "auto":
+        if head not in named:
             raise UnknownNameError("head", head, named)
-        return head
+        return Body(model, head)
     name, result, returned = _last_layer(model, batch)
     if name is None or result is None:
-        return None
-    module = named[name]
-    if isinstance(module, nn.Linear) and result.shape == returned.shape:
-        return name
+        return Body(model, None)
+    module, same = named[name], result.shape == returned.shape
+    linear = isinstance(module, nn.Linear) and same
     single = isinstance(module, _POINTWISE) and set(module.kernel_size) == {1}
-    return name if single and returned.shape[:2] == result.shape[:2] else None
-
-
-def pretrained_body(model: nn.Module, batch: Batch, head: str | None = "auto") -> Body:
-    """The model up to its head. A model without a head decides itself where its features are.
-
-    Raises:
-        UnknownNameError: If there is no layer of this name.
-    """
-    found = find_head(model, batch, head)
-    if found is not None:
-        return Body(model, found)
-    name, result, returned = _last_layer(model, batch)
-    same = name is not None and result is not None and result.shape == returned.shape
-    return Body(model, None, _channels_last(model.get_submodule(name)) if same and name else None)
+    if head == "auto" and (linear or (single and returned.shape[:2] == result.shape[:2])):
+        return Body(model, name)
+    return Body(model, None, _channels_last(module) if same and name else None)
 
 
 def _last_layer(model: nn.Module, batch: Batch) -> tuple[str | None, Tensor | None, Tensor]:

@@ -81,7 +81,7 @@ def run_in_processes(
     waiting = list(range(len(jobs)))
     for _ in range(_ATTEMPTS):
         with _listener(tally) as channel:
-            waiting = _run_once(_Batch(work, jobs, keep), waiting, (workers, channel), failures)
+            waiting = _run_once(work, jobs, keep, waiting, workers, channel, failures)
         if not waiting:
             break
     for index in waiting:
@@ -91,18 +91,11 @@ def run_in_processes(
     return [failures[index] for index in sorted(failures)]
 
 
-@dataclass(frozen=True)
-class _Batch:
-    work: Work
-    jobs: Sequence[Any]
-    keep: Keep
-
-
 def _run_here(work: Work, jobs: Sequence[Any], keep: Keep, report: Report) -> list[Failure]:
     failures = []
     for index, job in enumerate(jobs):
         try:
-            outcome = work(job, partial(_report_within, report, (index, len(jobs))))
+            outcome = work(job, partial(_report_within, report, index, len(jobs)))
         except Exception as error:
             failures.append(Failure.of(job, error))
         else:
@@ -111,27 +104,27 @@ def _run_here(work: Work, jobs: Sequence[Any], keep: Keep, report: Report) -> li
     return failures
 
 
-def _report_within(report: Report, place: tuple[int, int], share: float, text: str) -> None:
-    index, jobs = place
+def _report_within(report: Report, index: int, jobs: int, share: float, text: str) -> None:
     report((index + share) / jobs, text)
 
 
 def _run_once(
-    batch: _Batch,
+    work: Work,
+    jobs: Sequence[Any],
+    keep: Keep,
     waiting: Sequence[int],
-    engine: tuple[int, Any],
+    workers: int,
+    channel: Any,
     failures: dict[int, Failure],
 ) -> list[int]:
     """Return the jobs whose worker died; add failures to ``failures``."""
-    workers, channel = engine
     context = multiprocessing.get_context("spawn")
     others = set(multiprocessing.active_children())
     with ProcessPoolExecutor(workers, context, _start_worker, (channel,)) as pool:
         try:
             with _deaf_to_interrupts():
-                work: Any = _ByValue(batch.work)
-                jobs = [_ByValue(job) for job in batch.jobs]
-                futures = {pool.submit(_work, work, jobs[i], i): i for i in waiting}
+                sent: Any = _ByValue(work)
+                futures = {pool.submit(_work, sent, _ByValue(jobs[i]), i): i for i in waiting}
             lost, pending = [], set(futures)
             while pending:
                 done, pending = wait(pending, return_when=FIRST_COMPLETED)
@@ -140,9 +133,9 @@ def _run_once(
                     if isinstance(error, BrokenProcessPool):
                         lost.append(index)
                     elif error is not None:
-                        failures[index] = Failure.of(batch.jobs[index], error)
+                        failures[index] = Failure.of(jobs[index], error)
                     else:
-                        batch.keep(batch.jobs[index], future.result())
+                        keep(jobs[index], future.result())
         except BaseException:  # Ctrl-C, or ``keep`` failed: stop the other runs
             pool.shutdown(wait=False, cancel_futures=True)
             for process in set(multiprocessing.active_children()) - others:
