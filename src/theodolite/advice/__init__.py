@@ -1,6 +1,7 @@
 """From numbers to typed findings to sentences, each with its certainty.
 
-This package writes every sentence about a network. It needs only records, not torch:
+This package writes every sentence that depends on the numbers of a network. It needs only records,
+not torch:
 
 - ``findings``: typed findings with their thresholds; ``inputs``: the rule on raw inputs.
 - ``answers``: reads findings from the record of a survey; ``sentences``: their words.
