@@ -429,11 +429,7 @@ def _is_one(data: Any) -> bool:
 
 
 def _require_batches(data: list[Any]) -> None:
-    """Refuse a list that may be one pair or two batches.
-
-    Raises:
-        ShapeError: If its second entry could be the targets of the first.
-    """
+    """Refuse a list of two tensors, if the second could be the targets of the first."""
     kinds = (Tensor, np.ndarray)
     if len(data) != 2 or not all(isinstance(entry, kinds) for entry in data):
         return

@@ -37,15 +37,11 @@ class WrongGradientError(CannotSplitError):
 
 @dataclass(slots=True)
 class Axis:
-    """An axis of examples.
+    """An axis of examples."""
 
-    Args:
-        index: Position of the axis.
-        examples_fastest: For several parts of every example, such as the positions of attention's
-            (positions x examples, width): whether examples come last in the flattened axis.
-    """
-
-    index: int
+    index: int  # position of the axis
+    # For several parts of every example, such as the positions of attention's (positions x
+    # examples, width): whether examples come last in the flattened axis.
     examples_fastest: bool = False
 
 
@@ -230,25 +226,15 @@ def function_name(function: Callable[..., Any]) -> str:
 
 @dataclass(slots=True)
 class Call:
-    """One call that receives a parameter.
-
-    Args:
-        function: The torch function.
-        args: Its positional arguments, with detached tensors.
-        kwargs: Its keyword arguments, with detached tensors.
-        source: The argument whose gradient is computed; it depends on parameters only.
-        examples: Number of examples n.
-        axes: Id of an argument -> its axis of examples.
-        result_axes: The same for the tensors in the result, in order.
-    """
+    """One call that receives a parameter."""
 
     function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    source: Tensor
+    args: tuple[Any, ...]  # its positional arguments, with detached tensors
+    kwargs: dict[str, Any]  # its keyword arguments, with detached tensors
+    source: Tensor  # the argument whose gradient is computed; it depends on parameters only
     examples: int
-    axes: dict[int, Axis | None]
-    result_axes: tuple[Axis | None, ...]
+    axes: dict[int, Axis | None]  # id of an argument -> its axis of examples
+    result_axes: tuple[Axis | None, ...]  # the same for the tensors in the result, in order
 
     def bind(self, *names: str, **defaults: Any) -> dict[str, Any]:
         """Arguments by name: positional ones in the order given, then keywords, then defaults."""
@@ -277,21 +263,13 @@ ResultGrads = tuple[Tensor | None, ...]  # gradients at the results of one call;
 
 @dataclass(slots=True)
 class Outer:
-    r"""A matrix whose gradient is a sum of outer products, :math:`\sum_t b_t a_t^\top`.
+    r"""A matrix whose gradient is a sum of outer products, :math:`\sum_t b_t a_t^\top`."""
 
-    Args:
-        inputs: :math:`a`, of shape (n, T, D), or images (n, channels, ...) with ``geometry``.
-        to_output_grads: Function from the result's gradient to :math:`b`, a view (n, C, T).
-        rows: C.
-        transposed: Whether the tensor is stored as (D, C).
-        geometry: How patches are cut from the images.
-    """
-
-    inputs: Tensor
-    to_output_grads: ToOutputGrads
-    rows: int
-    transposed: bool = False
-    geometry: PatchGeometry | None = None
+    inputs: Tensor  # a, of shape (n, T, D), or images (n, channels, ...) with geometry
+    to_output_grads: ToOutputGrads  # function from the result's gradient to b, a view (n, C, T)
+    rows: int  # C
+    transposed: bool = False  # whether the tensor is stored as (D, C)
+    geometry: PatchGeometry | None = None  # how patches are cut from the images
 
     @property
     def positions(self) -> int:
@@ -326,16 +304,11 @@ class Lookup:
     """A table whose rows are selected by integers: an outer product with one-hot vectors.
 
     C is the width of a row, and D the length of the table.
-
-    Args:
-        tokens: Row at every position, (n, T).
-        to_output_grads: Function from the result's gradient to :math:`b`, a view (n, C, T).
-        table_length: Number of rows of the table.
     """
 
-    tokens: Tensor
-    to_output_grads: ToOutputGrads
-    table_length: int
+    tokens: Tensor  # row at every position, (n, T)
+    to_output_grads: ToOutputGrads  # function from the result's gradient to b, a view (n, C, T)
+    table_length: int  # number of rows of the table
 
     def example_gradients(self, gradient: Tensor) -> Tensor:
         """Gradient of every example with respect to the table, (n, D, C)."""
@@ -347,25 +320,19 @@ class Lookup:
 
 @dataclass(slots=True)
 class Dense:
-    """Any other tensor: the gradient of every example itself.
+    """Any other tensor: the gradient of every example itself."""
 
-    Args:
-        example_gradients: Function from the gradient of the call's result (a tuple for several
-            results) to the gradient of every example with respect to the tensor, (n, ...).
-        to_output_grads: Set for a bias that is added at every position of an :class:`Outer` of the
-            same call. Function from the result's gradient to (n, C, T), whose sum over T is the
-            gradient.
-        own_rows: Whether the tensor has one part for every example, such as a parameter that was
-            expanded over the batch. Gradients are then those of each example's own part.
-        axis: The axis of these parts in the tensor.
-        needs: Tensors that must not be overwritten before the backward pass.
-    """
-
+    # Function from the gradient of the call's result (a tuple for several results) to the gradient
+    # of every example with respect to the tensor, (n, ...).
     example_gradients: Callable[[Any], Tensor]
+    # Set for a bias that is added at every position of an Outer of the same call. Function from the
+    # result's gradient to (n, C, T), whose sum over T is the gradient.
     to_output_grads: ToOutputGrads | None = None
+    # Whether the tensor has one part for every example, such as a parameter that was expanded over
+    # the batch. Gradients are then those of each example's own part.
     own_rows: bool = False
-    axis: Axis | None = None
-    needs: tuple[Tensor, ...] = ()
+    axis: Axis | None = None  # the axis of these parts in the tensor
+    needs: tuple[Tensor, ...] = ()  # tensors that must not be overwritten before the backward pass
 
 
 Structure = Outer | Lookup | Dense

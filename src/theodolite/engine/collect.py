@@ -55,12 +55,7 @@ def compact(tensor: Tensor) -> Tensor:
 
 
 class Collector(ABC):
-    """Collects the factors of one group for one block of examples.
-
-    Args:
-        group: The group.
-        sizes: Sizes of the block.
-    """
+    """Collects the factors of one group for one block of examples."""
 
     def __init__(self, group: ParameterGroup, sizes: BlockSizes) -> None:
         self.group, self.sizes = group, sizes
@@ -188,13 +183,7 @@ class LookupCollector(_PositionCollector):
 
 
 class OuterCollector(_PositionCollector):
-    """Inputs and output gradients of a matrix.
-
-    Args:
-        group: The group.
-        sizes: Sizes of the block.
-        route: The order of contraction.
-    """
+    """Inputs and output gradients of a matrix."""
 
     def __init__(self, group: ParameterGroup, sizes: BlockSizes, route: Route) -> None:
         super().__init__(group, sizes)
@@ -344,13 +333,7 @@ def _joint_output_grads(use: Use, gradients: Tensor) -> Float[Tensor, "n k C T"]
 
 
 class DenseCollector(Collector):
-    """Gradients (n, c, P) themselves, converted to the parameter if it was transformed.
-
-    Args:
-        group: The group.
-        sizes: Sizes of the block.
-        parameter: The parameter.
-    """
+    """Gradients (n, c, P) themselves, converted to the parameter if it was transformed."""
 
     def __init__(self, group: ParameterGroup, sizes: BlockSizes, parameter: Tensor) -> None:
         super().__init__(group, sizes)
@@ -471,13 +454,8 @@ def use_gradients(
 ) -> Float[Tensor, "n ..."]:
     """Gradients of every example at one use of a parameter.
 
-    Args:
-        use: The use.
-        given: Gradients at the results of its call; None if zero.
-        parameter: The parameter.
-        needs_pull_back: Whether gradients of the used tensor are converted to those of the
-            parameter.
-        limit: Bytes that are converted at a time.
+    Gradients of the used tensor are converted to those of the parameter if it needs to be pulled
+    back, at most ``limit`` bytes at a time.
     """
     origin, structure = use.origin, use.structure
     filled = _filled(use, given)
@@ -508,11 +486,7 @@ def loss_factors(
 ) -> Iterator[Factors]:
     """Factors of the gradients of one number per example, for every group with gradients.
 
-    Args:
-        groups: The uses of one pass, by parameters.
-        uses: All uses of the pass.
-        arrived: Gradients at the results of each use; None if zero.
-        parameters: Name -> parameter.
+    ``arrived`` has the gradients at the results of each use.
     """
     for group in groups:
         indices = [

@@ -33,16 +33,12 @@ _SMALL = 2**24  # entries of a matrix whose upper part a GPU copies to complete 
 
 @dataclass(frozen=True)
 class KernelBlock:
-    """A block of a kernel.
+    """A block of a kernel."""
 
-    Args:
-        values: (nx, c, ny, c) for ``"full"``, (nx, ny) for ``"trace"``, (c, nx, ny) for
-            ``"diagonal"``; may be a view into a larger kernel.
-        mode: One of these three.
-    """
-
+    # (nx, c, ny, c) for "full", (nx, ny) for "trace", (c, nx, ny) for "diagonal"; may
+    # be a view into a larger kernel.
     values: Tensor
-    mode: Mode
+    mode: Mode  # one of these three
 
     def part(self, left: slice, right: slice) -> "KernelBlock":
         """The block between two ranges of examples, a view."""
@@ -95,9 +91,7 @@ class KernelBlock:
     def mirror(self, stripe_size: int, symmetrize: bool) -> None:
         """Complete a symmetric block from the part on and above its diagonal stripes.
 
-        Args:
-            stripe_size: Examples per stripe.
-            symmetrize: Whether rounding may have made the diagonal squares slightly asymmetric.
+        Rounding may have made the diagonal squares slightly asymmetric: ``symmetrize`` them.
         """
         for matrix in self.matrices():
             if matrix.is_cuda and symmetrize and matrix.numel() <= _SMALL:
@@ -118,11 +112,6 @@ class PositionGram:
     Consider a convolution that keeps the size of its maps. The inner product of two patches is then
     a sum of inner products of pixels. So shifted copies of the Gram matrix of pixels, one axis
     after the other, give the Gram matrix of patches without making any patch.
-
-    Args:
-        left: Factors of the first side.
-        right: Factors of the second side.
-        symmetric: Whether both are the same.
     """
 
     def __init__(self, left: PositionFactors, right: PositionFactors, symmetric: bool) -> None:
@@ -246,30 +235,18 @@ def stripe_size(groups: Sequence[GroupPlan], examples: int, rows: int, device: t
 
 @dataclass(frozen=True)
 class Contraction:
-    """Adds kernels of groups to blocks.
+    """Adds kernels of groups to blocks."""
 
-    Args:
-        tile_bytes: Size of intermediate results.
-        stripe_size: Examples per stripe of a symmetric block.
-        symmetric: Whether both sides are the same factors. Only the part on and above the diagonal
-            stripes is then filled; :meth:`KernelBlock.mirror` completes it.
-    """
-
-    tile_bytes: int
-    stripe_size: int
+    tile_bytes: int  # size of intermediate results
+    stripe_size: int  # examples per stripe of a symmetric block
+    # Whether both sides are the same factors. Only the part on and above the diagonal stripes is
+    # then filled; KernelBlock.mirror completes it.
     symmetric: bool
 
     def add(
         self, left: Factors | None, right: Factors | None, block: KernelBlock, overwrite: bool
     ) -> None:
-        """Add the kernel of one group, or overwrite the block with it.
-
-        Args:
-            left: Factors of the first side; None if all gradients are zero.
-            right: Factors of the second side.
-            block: The block.
-            overwrite: Whether to overwrite the block.
-        """
+        """Add the kernel of one group, or overwrite the block with it; None has zero gradients."""
         if left is None or right is None:
             if overwrite:
                 block.values.zero_()

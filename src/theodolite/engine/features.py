@@ -139,16 +139,10 @@ class _Pass:
 
 
 class FeatureReader:
-    """Reads the features of layers: which layers, where, and how often each ran.
+    """Reads the features of layers; remembers which layers ran, where they are read, how often.
 
-    Args:
-        model: Any module.
-        layers: See :func:`feature_chunks`, as for the next three.
-        pool: How an output becomes a vector.
-        read: Where layers are read.
-        check: What is checked.
-        output_reader: Makes rows of the model's output, which are kept in ``outputs``.
-        may_drop_layers: Whether to leave out layers that run for some examples only.
+    The rows that ``output_reader`` makes of the model's output are kept in ``outputs``. Layers that
+    run for some examples only are refused or, if it ``may_drop_layers``, left out.
     """
 
     def __init__(
@@ -200,10 +194,6 @@ class FeatureReader:
 
         Some examples run again, as single examples and in other batches. If their features differ,
         they depend on other examples, and features are read one example at a time.
-
-        Raises:
-            CaptureError: If examples depend on each other, or on chance.
-            NotFiniteError: If a feature is not finite.
         """
         if self.points is None:
             self.points = self._without_gradients(lambda: self._read_points(batch))
@@ -233,11 +223,7 @@ class FeatureReader:
         return self._rows_of_pass(batch, found)
 
     def _check_rows(self, batch: Batch, found: "_Pass", watch: SuspectCalls) -> None:
-        """Check that rows are the same for single examples and in other batches.
-
-        Raises:
-            CannotSplitError: If a layer gives an example different features.
-        """
+        """Check that rows are the same for single examples and in other batches."""
         watch.rounding.add(list(found.rows.values()))
         checker, tolerance = self._checker, watch.rounding.tolerance()
         singles = checker.draw_single_rows(len(batch))
@@ -332,10 +318,7 @@ class FeatureReader:
     ) -> dict[str, Tensor]:
         """Features of examples run one by one, without layers that run for some of them only.
 
-        Args:
-            batch: The examples.
-            examples: Their indices in the data.
-            whole: Layers that gave one row per example in the batch; None if they are not known.
+        ``whole`` has the layers that gave one row per example in the batch, if they are known.
         """
         passes = [self._pass(batch.take(slice(k, k + 1))) for k in range(len(batch))]
         counts = passes[0].call_counts
@@ -733,11 +716,7 @@ def feature_grams(
 def _limited_batches(
     reader: FeatureReader, batches: list[Batch], limit: int
 ) -> tuple[list[Batch], int]:
-    """The batches in parts that fit beside the Gram matrices, and the limit for a tile.
-
-    Raises:
-        MemoryLimitError: If the Gram matrices, with one example, do not fit.
-    """
+    """The batches in parts that fit beside the Gram matrices, and the limit for a tile."""
     one = reader.read(batches[0].take(slice(0, 1)).to(reader.device))
     count = sum(map(len, batches))
     grams = sum(count**2 * rows.element_size() for rows in one.values())

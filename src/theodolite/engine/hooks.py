@@ -393,15 +393,7 @@ def follow_layers(
 def capture_features(
     model: nn.Module, points: Mapping[str, ReadPoint], reduce: Reduce
 ) -> Iterator[dict[str, list[Tensor]]]:
-    """Collect the features of layers at their read points while the block runs.
-
-    Each call of a layer appends one tensor.
-
-    Args:
-        model: Any module.
-        points: Layer -> the place where it is read.
-        reduce: (name, tensor) -> the value to keep, called at once.
-    """
+    """Collect the features of layers at their read points, as :func:`capture_outputs` does."""
     found: dict[str, list[Tensor]] = {name: [] for name in points}
 
     def reached(name: str, steps: int, tensor: Tensor) -> None:

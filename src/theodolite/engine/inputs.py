@@ -397,14 +397,10 @@ def _width(module: nn.Module | None, inputs: tuple[Any, ...]) -> tuple[int, int,
 
 @dataclass(frozen=True)
 class BatchList:
-    """Batches that are read once or several times.
-
-    Args:
-        batches: The batches.
-        given: The same as the user passed them, for :meth:`fit`; empty if they were fitted already.
-    """
+    """Batches that are read once or several times."""
 
     batches: list[Batch]
+    # The same as the user passed them, for fit; empty if they were fitted already.
     given: list[Batch] = field(default_factory=list)
 
     @classmethod

@@ -57,20 +57,14 @@ _JOINT_BYTES = 2**30, 2**32  # least and most; between them the plan decides
 
 @dataclass(frozen=True)
 class Collected:
-    """Factors of one block of examples.
+    """Factors of one block of examples."""
 
-    Args:
-        span: The examples, as indices of the data.
-        factors: One entry per group; None if all gradients are zero, or after :meth:`release`.
-        outputs: The differentiated outputs, (n, c), detached.
-        weighted_gradient: Parameter -> gradient of the weighted sum of all outputs.
-        checked_batches: Batches with checked rows; kernels or gradients are compared later.
-    """
-
-    span: slice
+    span: slice  # the examples, as indices of the data
+    # One entry per group; None if all gradients are zero, or after release.
     factors: list[Factors | None]
-    outputs: Tensor
-    weighted_gradient: dict[str, Tensor]
+    outputs: Tensor  # the differentiated outputs, (n, c), detached
+    weighted_gradient: dict[str, Tensor]  # parameter -> gradient of the weighted sum of all outputs
+    # Batches with checked rows; kernels or gradients are compared later.
     checked_batches: list[CheckedBatch] = field(default_factory=list)
 
     def release(self, group: int) -> None:
@@ -80,26 +74,18 @@ class Collected:
 
 @dataclass
 class KernelEngine:
-    """A model that was run with one example, ready to compute kernels.
+    """A model that was run with one example, ready to compute kernels."""
 
-    Args:
-        recorder: The model and the choice of outputs and parameters.
-        layer_parameters: Layer -> names of its parameters, for the layers of this engine.
-        groups: Parameter groups of these layers, whose kernels add up.
-        single_run: The run of one example alone: of the first batch, drawn if batches are checked.
-        dtype: Dtype of factors and kernels.
-        device: Device of the computation.
-        options: The user's options.
-        fallback: Why plain autograd takes one example at a time; None for batches.
-    """
-
-    recorder: ModelRecorder
+    recorder: ModelRecorder  # the model and the choice of outputs and parameters
+    # Layer -> names of its parameters, for the layers of this engine.
     layer_parameters: Mapping[str, tuple[str, ...]]
-    groups: list[ParameterGroup]
+    groups: list[ParameterGroup]  # parameter groups of these layers, whose kernels add up
+    # The run of one example alone: of the first batch, drawn if batches are checked.
     single_run: ForwardRun
-    dtype: torch.dtype
+    dtype: torch.dtype  # dtype of factors and kernels
     device: torch.device
     options: EngineOptions
+    # Why plain autograd takes one example at a time; None for batches.
     fallback: Checked | None = None
 
     @property
@@ -207,13 +193,7 @@ class KernelEngine:
         return replace(self, layer_parameters=layers, groups=groups)
 
     def collect(self, block: ExampleBlock, plan: Plan, weights: Tensor | None = None) -> Collected:
-        """Factors of all groups and, with weights, the gradient of the weighted outputs.
-
-        Args:
-            block: The examples.
-            plan: The plan of every group.
-            weights: One number per example of the block and output.
-        """
+        """Factors of all groups and, with weights (n, c), the gradient of the weighted outputs."""
         sizes = BlockSizes(
             block.span.stop - block.span.start,
             self.output_count,
@@ -291,15 +271,7 @@ class KernelEngine:
     def fill(
         self, layer: str, left: Collected, right: Collected | None, block: KernelBlock, plan: Plan
     ) -> None:
-        """Overwrite a block with the kernel of one layer.
-
-        Args:
-            layer: The layer.
-            left: Factors of the first side.
-            right: Factors of the second side; None for a symmetric block.
-            block: The block.
-            plan: The plan of every group.
-        """
+        """Overwrite a block with the kernel of one layer; a symmetric block has no right side."""
         symmetric = right is None
         right = left if right is None else right
         indices = self.group_indices(layer)
@@ -328,12 +300,7 @@ def prepare(
     """Run the model with one example of the first batch, and group the uses of its parameters.
 
     The example is drawn if batches are checked. Its run is then compared with the first batch.
-
-    Args:
-        model: The model.
-        data: The examples.
-        options: The user's options.
-        fallback: Why plain autograd takes one example at a time; None for batches.
+    ``fallback`` says why plain autograd takes one example at a time.
     """
     inner = unwrap(model)
     require_fixed_mode(inner)

@@ -137,11 +137,7 @@ def only_trainable(model: nn.Module, params: Parameters) -> Iterator[None]:
 
 
 def require_real(ownership: Ownership) -> None:
-    """Check that all parameters are real.
-
-    Raises:
-        CannotSplitError: If one is complex.
-    """
+    """Check that all parameters are real."""
     for name, parameter in ownership.parameters.items():
         if parameter.is_complex():
             raise CannotSplitError(

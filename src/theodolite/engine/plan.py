@@ -46,21 +46,14 @@ class ParameterGroup:
     """Parameters whose gradients are contracted together.
 
     A parameter that is used as several tensors, such as its transpose or its chunks, is dense.
-
-    Args:
-        parameter: Name of the matrix, table or other tensor.
-        kind: How its gradient is kept.
-        uses: Indices of its uses in the list of all uses.
-        bias: Name of the bias that is contracted with it, or None.
-        needs_pull_back: Whether autograd must convert gradients of the used tensors into those of
-            the parameter. False if all uses have one tensor that is the parameter, or some of its
-            entries times a number.
     """
 
-    parameter: str
-    kind: Kind
-    uses: tuple[int, ...]
-    bias: str | None = None
+    parameter: str  # name of the matrix, table or other tensor
+    kind: Kind  # how its gradient is kept
+    uses: tuple[int, ...]  # indices of its uses in the list of all uses
+    bias: str | None = None  # name of the bias that is contracted with it, or None
+    # Whether autograd must convert gradients of the used tensors into those of the parameter. False
+    # if all uses have one tensor that is the parameter, or some of its entries times a number.
     needs_pull_back: bool = False
 
     @property
@@ -251,69 +244,41 @@ _LITTLE, _SURE = 2**27, 2**30
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """The user's options.
-
-    Args:
-        layers: Which layers, see :func:`theodolite.engine.layers.select_layers`.
-        outputs: Which outputs, see :func:`theodolite.engine.readouts.resolve_outputs`.
-        readout: Function of the model's output that returns (n, c).
-        params: The trainable parameters to include.
-        dtype: Dtype of factors and kernels; None uses that of the outputs.
-        memory_limit: Limit in bytes; None for nine tenths of the free memory.
-        batch_size: Examples per forward pass; None to choose.
-        check: Whether to compare with plain autograd: some examples, none, or every one.
-    """
+    """The user's options; see :func:`theodolite.engine.kernels.tangent_kernels`."""
 
     layers: Layers = "*"
-    outputs: Outputs = "full"
-    readout: str | Readout | None = None
-    params: Parameters = None
-    dtype: torch.dtype | None = None
-    memory_limit: int | None = None
-    batch_size: int | None = None
-    check: Check = True
+    outputs: Outputs = "full"  # which outputs, see resolve_outputs
+    readout: str | Readout | None = None  # function of the model's output that returns (n, c)
+    params: Parameters = None  # the trainable parameters to include
+    dtype: torch.dtype | None = None  # dtype of factors and kernels; None uses that of the outputs
+    memory_limit: int | None = None  # limit in bytes; None for nine tenths of the free memory
+    batch_size: int | None = None  # examples per forward pass; None to choose
+    check: Check = True  # whether to compare with plain autograd: some examples, none, or every one
 
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """The plan of one group.
-
-    Args:
-        group: The group.
-        route: How its kernel is contracted, see the table above.
-        numbers: Numbers that are kept per example.
-        cost: Predicted time of the contraction, in multiply-adds.
-        stores_gradients: Whether output gradients become gradients after every backward pass.
-    """
+    """The plan of one group."""
 
     group: ParameterGroup
-    route: Route
-    numbers: int
-    cost: float
+    route: Route  # how its kernel is contracted, see the table above
+    numbers: int  # numbers that are kept per example
+    cost: float  # predicted time of the contraction, in multiply-adds
+    # Whether output gradients become gradients after every backward pass.
     stores_gradients: bool = False
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Sizes of one computation.
-
-    Args:
-        group_plans: The plans of all groups.
-        use_count: Uses of parameters in one forward pass.
-        batch_size: Examples per forward pass.
-        block_size: Examples whose factors are kept at a time.
-        tile_bytes: Size of intermediate results.
-        predicted_bytes: Predicted peak of memory, without the model.
-        spare_bytes: Bytes between this peak and the limit.
-    """
+    """Sizes of one computation."""
 
     group_plans: list[GroupPlan]
-    use_count: int
-    batch_size: int
-    block_size: int
-    tile_bytes: int
-    predicted_bytes: int
-    spare_bytes: int
+    use_count: int  # uses of parameters in one forward pass
+    batch_size: int  # examples per forward pass
+    block_size: int  # examples whose factors are kept at a time
+    tile_bytes: int  # size of intermediate results
+    predicted_bytes: int  # predicted peak of memory, without the model
+    spare_bytes: int  # bytes between this peak and the limit
 
 
 @dataclass(frozen=True)
@@ -400,15 +365,7 @@ def make_plan(
 def pass_size(
     options: EngineOptions, examples: int, device: torch.device, graph_bytes: int, free_bytes: int
 ) -> int:
-    """Number of examples in one pass.
-
-    Args:
-        options: The user's options.
-        examples: Number of all examples.
-        device: Device of the passes.
-        graph_bytes: Bytes of the graph of one example.
-        free_bytes: Bytes for a pass.
-    """
+    """Number of examples in one pass, from the bytes of the graph of one example."""
     if options.batch_size is not None:
         return min(options.batch_size, examples)
     wanted = _PASS_BYTES.get(device.type, _PASS_BYTES["cpu"])

@@ -254,17 +254,11 @@ Outputs = str | int | Loss
 
 @dataclass(frozen=True)
 class OutputChoice:
-    """How rows of outputs become the functions whose gradients are compared.
+    """How rows of outputs become the functions whose gradients are compared."""
 
-    Args:
-        mode: ``"full"``, ``"trace"`` or ``"diagonal"``; a single function uses ``"trace"``.
-        index: The one output that counts, or None.
-        loss: A loss with one value per example, or None.
-    """
-
-    mode: Mode
-    index: int | None = None
-    loss: Loss | None = None
+    mode: Mode  # a single function uses "trace"
+    index: int | None = None  # the one output that counts, or None
+    loss: Loss | None = None  # a loss with one value per example, or None
 
     def select(self, outputs: Tensor, batch: Batch) -> Tensor:
         """The chosen functions of every example, (n, c)."""

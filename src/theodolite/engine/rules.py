@@ -293,11 +293,7 @@ def _scale_or_shift(
 ) -> Structure | None:
     """Parameters that a normalisation multiplies with its result, or adds to it.
 
-    Args:
-        call: The call.
-        bound: Its arguments by name.
-        add_up: Function of a gradient (n, k, ...) with k parts for each example and of the
-            parameter. It returns the gradient of every example.
+    ``add_up`` makes the gradient of every example from k parts of each, (n, k, ...).
     """
     inputs, is_shift = bound["input"], bound.get("bias") is call.source
     if not call.has_examples(inputs):
@@ -376,11 +372,9 @@ def _reduced(call: Call, factor: Tensor | None, sign: float = 1.0) -> Structure:
 
 
 def replay(call: Call, keep: tuple[bool, ...]) -> Structure:
-    """The per-example vector-Jacobian product of one call.
+    """The vector-Jacobian product of one call for every example, where no rule applies.
 
-    Args:
-        call: The call.
-        keep: Which tensors of the result have a gradient.
+    ``keep`` says which tensors of the result have a gradient.
     """
     n, source, axis = call.examples, call.source, call.axis_of(call.source)
     result_axes = [found for found, kept in zip(call.result_axes, keep, strict=True) if kept]

@@ -414,15 +414,10 @@ _DRAWN = 20  # bytes of a random sign, with those of its conversions
 
 @dataclass(frozen=True)
 class SketchPlan:
-    """Which examples share random vectors, and how many.
+    """Which examples share random vectors, and how many."""
 
-    Args:
-        groups: Consecutive examples, all of them.
-        vectors: Random vectors of each group.
-    """
-
-    groups: tuple[slice, ...]
-    vectors: int
+    groups: tuple[slice, ...]  # consecutive examples, all of them
+    vectors: int  # random vectors of each group
 
     @property
     def gradients(self) -> int:
