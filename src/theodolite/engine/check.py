@@ -490,7 +490,7 @@ def check_loss(
         CannotSplitError: If they differ.
     """
     rows = checked_batch.rerun_index
-    parts = checked_batch.outputs[rows].split([*map(len, checked_batch.reruns)])
+    parts = torch.split(checked_batch.outputs[rows], [*map(len, checked_batch.reruns)])
     outputs = [part.requires_grad_() for part in parts]
     again = torch.cat([*map(loss, outputs, checked_batch.rerun_batches)])
     gradients = torch.autograd.grad(again.sum(), outputs, materialize_grads=True)

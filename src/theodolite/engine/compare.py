@@ -43,8 +43,8 @@ def rerun_gradients(
         output_weights: For every gradient, the weights of their outputs.
     """
     outputs = torch.cat([*rerun_parts(recorder, checked_batch)])
-    for left, weights in enumerate(output_weights, 1 - len(output_weights)):
-        yield plain_gradients(outputs, recorder.ownership.parameters, weights, keep=left < 0)
+    for weights in output_weights:  # later comparisons use the graph of the single run again
+        yield plain_gradients(outputs, recorder.ownership.parameters, weights, keep=True)
 
 
 def part_gradients(
