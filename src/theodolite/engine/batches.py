@@ -6,6 +6,7 @@ to a device cannot separate them.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -51,6 +52,10 @@ class Batch:
         return self.args, dict(self.kwargs)
 
     def __len__(self) -> int:
+        return self._count
+
+    @cached_property
+    def _count(self) -> int:
         if self.args and _counts(self.args[0]):
             return int(self.args[0].size(0))
         counted = [leaf for leaf in leaves(self.inputs) if _counts(leaf)]

@@ -55,8 +55,8 @@ def find_axis(one: Tensor | None, tensor: Tensor, examples: int) -> Axis | None:
         return None
     if tensor.is_nested:
         return Axis(0)
-    shape = tuple(tensor.shape)
-    if one is None or one.dim() != tensor.dim():
+    shape = tensor.shape
+    if one is None or one.dim() != len(shape):
         exact = (Axis(k) for k, size in enumerate(shape) if size == examples)
         fits = bool(shape) and shape[0] > 0 and shape[0] % examples == 0
         return next(exact, Axis(0) if fits else None)
@@ -67,29 +67,30 @@ def find_axis(one: Tensor | None, tensor: Tensor, examples: int) -> Axis | None:
 
 
 def find_orders(
-    found: Iterable[tuple[Tensor, Tensor, Axis | None]], examples: int, row: int
+    pairs: Sequence[tuple[Tensor, Tensor]], axes: Sequence[Axis | None], examples: int, row: int
 ) -> None:
     """Find the order of the parts of every example along axes with several of them.
 
     Args:
-        found: Tensors of a call for a single example and for all, with their axis of examples.
+        pairs: Tensors of a call for a single example and for all.
+        axes: Their axes of examples.
         examples: Number of examples.
         row: Row of the single example in the batch.
     """
-    axes: list[Axis] = []
+    found: list[Axis] = []
     gaps: list[Tensor] = []
-    for one, tensor, axis in found:
+    for (one, tensor), axis in zip(pairs, axes, strict=True):
         if axis is None or one.dim() != tensor.dim() or one.shape[axis.index] == 1:
             continue
         rows = [split_examples(tensor, examples, Axis(axis.index, k))[row] for k in (False, True)]
         if rows[0].shape != one.shape:  # other axes have changed too, for example longer sequences
             continue
-        axes.append(axis)
+        found.append(axis)
         wanted = one.detach().double()
         gaps += [torch.linalg.vector_norm(part.detach().double() - wanted, 1) for part in rows]
-    if axes:
+    if found:
         outer, inner = torch.stack(gaps).view(-1, 2).T.tolist()  # waits for the device once
-        for axis, before, after in zip(axes, outer, inner, strict=True):
+        for axis, before, after in zip(found, outer, inner, strict=True):
             axis.examples_fastest = after < before
 
 
@@ -113,6 +114,10 @@ _DICTIONARIES = (dict, OrderedDict)
 
 class NestingError(Exception):
     """Values that should have the same nesting differ."""
+
+
+# Types of most arguments without tensors.
+PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
 
 
 def _is_nested(value: Any) -> bool:
@@ -156,6 +161,8 @@ def map_leaves(function: Callable[..., Any], value: Any, *others: Any) -> Any:
         (11, [22])
     """
     kind = type(value)
+    if not others and (isinstance(value, Tensor) or kind in PLAIN):  # most values
+        return function(value)
     if kind is list or _is_tuple(value):
         if any(type(other) is not kind or len(other) != len(value) for other in others):
             raise NestingError
@@ -176,10 +183,6 @@ def map_leaves(function: Callable[..., Any], value: Any, *others: Any) -> Any:
     if others and any(_is_nested(other) for other in others):
         raise NestingError
     return function(value, *others)
-
-
-# Types of most arguments without tensors.
-PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
 
 
 def tensors_in(value: Any) -> list[Tensor]:

@@ -205,7 +205,7 @@ class PositionFactors(Factors):
         _, self.output_count, self.width, self.positions = output_grads.shape
 
     def __len__(self) -> int:
-        return len(self.output_grads)
+        return self.output_grads.shape[0]
 
     @cached_property
     def b(self) -> Float[Tensor, "n c C T"]:

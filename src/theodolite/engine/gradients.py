@@ -41,7 +41,7 @@ from theodolite.engine.compare import (
     require_finite_gradients,
     require_small,
 )
-from theodolite.engine.factors import DenseFactors, Factors, joined
+from theodolite.engine.factors import DenseFactors, Factors, joined, squared_row_norms
 from theodolite.engine.inputs import BatchList, require_model
 from theodolite.engine.layers import (
     Layers,
@@ -631,7 +631,7 @@ class ClassTally:
             self._open = None
 
     def _close(self, labels: tuple[int, ...], sums: Float[Tensor, "s p"]) -> None:
-        self.closed.append((labels, _double_norms(sums)))
+        self.closed.append((labels, _norms(sums)))
         # The first sum keeps its dtype, mostly float32; the total is in float64 from the second on.
         total = sums[0] if len(sums) == 1 else sums.sum(0)
         if self._total is None:
@@ -647,14 +647,14 @@ class ClassTally:
         """Norm of the sum over all classes; None if there was none."""
         if self._settled is not None:
             return self._settled[0]
-        return None if self._total is None else _double_norms(self._total, None)
+        return None if self._total is None else _norms(self._total.unsqueeze(0))[0]
 
     @property
     def scaled_norm(self) -> Float[Tensor, ""] | None:
         """Norm of the sum of scaled class sums; None if there was none."""
         if self._settled is not None:
             return self._settled[1]
-        return None if self._scaled is None else _double_norms(self._scaled, None)
+        return None if self._scaled is None else _norms(self._scaled.unsqueeze(0))[0]
 
     def shape(self) -> tuple[int, bool]:
         """Entries of the vectors, and whether scaled sums are kept."""
@@ -672,8 +672,8 @@ class ClassTally:
             self._scaled = processes.sum(zeros if self._scaled is None else self._scaled)
 
 
-def _double_norms(sums: Float[Tensor, "*s p"], axis: int | None = 1) -> Float[Tensor, "*s"]:
-    return torch.linalg.vector_norm(sums, dim=axis, dtype=torch.float64)
+def _norms(sums: Float[Tensor, "s p"]) -> Float[Tensor, " s"]:
+    return squared_row_norms(sums.unsqueeze(1)).squeeze(1).sqrt()
 
 
 def shared_tallies(

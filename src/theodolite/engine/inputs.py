@@ -466,7 +466,8 @@ class BatchList:
             start = 0
             while start < len(batch):
                 count = min(len(batch) - start, batch_size, first + size - stop)
-                current.append(batch.take(slice(start, start + count)))
+                whole = count == len(batch)
+                current.append(batch if whole else batch.take(slice(start, start + count)))
                 start += count
                 stop += count
                 if stop - first == size:

@@ -44,14 +44,14 @@ def read_outputs(output: Any, batch: Batch, readout: Readout) -> Tensor:
         ShapeError: If the readout does not give one row per example.
     """
     values = readout(output, batch)
-    if not isinstance(values, Tensor) or not values.is_floating_point():
+    if not isinstance(values, Tensor) or not values.dtype.is_floating_point:
         kind = values.dtype if isinstance(values, Tensor) else type(values).__name__
         raise DtypeError(f"readout: expected real outputs, got {kind}; pass readout=")
-    if values.dim() < 2 and len(batch) == 1:  # squeezed
-        values = values.reshape(1, -1)
-    if values.dim() == 1:
-        values = values.unsqueeze(1)
-    if values.dim() != 2 or len(values) != len(batch) or values.shape[1] == 0:
+    count, shape = len(batch), values.shape  # each such call is recorded, and takes microseconds
+    if len(shape) < 2 and (count == 1 or shape):
+        values = values.reshape(1, -1) if count == 1 else values.unsqueeze(1)  # squeezed
+        shape = values.shape
+    if len(shape) != 2 or shape[0] != count or shape[1] == 0:
         raise ShapeError(
             f"readout: expected outputs of shape (n, c) with n = {len(batch)}, got "
             f"{tuple(values.shape)}; pass readout='last', 'mean' or 'cls' for (n, T, c), 'loss' "

@@ -144,7 +144,7 @@ class CallTensors:
     function: str
     given: tuple[Tensor, ...]
     returned: tuple[Tensor, ...]
-    axes: dict[int, Axis | None] = field(default_factory=dict)
+    axes: list[Axis | None] | None = None
 
     def find_axes(self, tensors: list[Tensor], examples: int, row: int) -> list[Axis | None]:
         """Axes of examples in the tensors of the same call for many examples, in order.
@@ -154,18 +154,16 @@ class CallTensors:
             examples: Number of examples.
             row: Row of the single example in the batch.
         """
-        singles = (*self.given, *self.returned)
-        new = range(len(self.axes), len(singles))
-        for index in new:
-            self.axes[index] = find_axis(singles[index], tensors[index], examples)
-        find_orders(((singles[k], tensors[k], self.axes[k]) for k in new), examples, row)
-        found = [*self.axes.values()]
-        for tensor, axis in zip(tensors, found, strict=True):
+        if self.axes is None:
+            pairs = [*zip((*self.given, *self.returned), tensors, strict=True)]
+            self.axes = [find_axis(one, tensor, examples) for one, tensor in pairs]
+            find_orders(pairs, self.axes, examples, row)
+        for tensor, axis in zip(tensors, self.axes, strict=True):
             if axis is not None and not _fits_axis(tensor, examples, axis):
                 raise CannotSplitError(
                     f"{self.function}: the axis of examples is another one in some batches"
                 )
-        return found
+        return self.axes
 
 
 def _fits_axis(tensor: Tensor, examples: int, axis: Axis) -> bool:
@@ -344,10 +342,12 @@ class UseRecorder(TorchFunctionMode):
     ) -> Any:
         """Make the call; record whether it is suspect."""
         result = func(*args, **kwargs)
+        if not depends:
+            return result
         count = self._examples
-        if depends and count > 1 and is_suspect(traits.name, (args, kwargs), result, count):
+        if count > 1 and is_suspect(traits.name, (args, kwargs), result, count):
             self.suspects.add(traits.name)
-        if depends and traits.name == "__setitem__":
+        if traits.name == "__setitem__":
             self._note_results(_written(args[0]), depends)
         return result
 
@@ -417,13 +417,13 @@ class UseRecorder(TorchFunctionMode):
 
     def _note_results(self, result: Any, depends: bool, rounds: bool = True) -> None:
         """Record the results of a call, and the tensors that it wrote to."""
-        for tensor in (result,) if isinstance(result, Tensor) else tensors_in(result):
-            if depends:
-                if not tensor.requires_grad:
-                    self._of_examples[tensor] = True
-                    self._marked.add(id(tensor))
-                if rounds:
-                    self.rounding.add(tensor)
+        tensors = (result,) if isinstance(result, Tensor) else tensors_in(result)
+        if depends and rounds:
+            self.rounding.add(tensors)
+        for tensor in tensors:
+            if depends and not tensor.requires_grad:
+                self._of_examples[tensor] = True
+                self._marked.add(id(tensor))
             if not tensor._is_view() and tensor.layout == torch.strided:
                 self.result_bytes += tensor.nbytes
 
@@ -439,23 +439,23 @@ class UseRecorder(TorchFunctionMode):
         given: list[Tensor] = []
         detached: dict[int, Tensor] = {}
         args, kwargs = _twins(args, given, detached), _twins(kwargs, given, detached)
+        twins = [detached[id(tensor)] for tensor in given]
         self._count += 1
         if self._examples == 1:
-            kept = tuple(detached[id(tensor)] for tensor in given)
-            after = tuple(tensor.detach().clone() for tensor in returned)
-            self.calls.append(CallTensors(name, kept, after))
+            after = tuple([tensor.detach().clone() for tensor in returned])
+            self.calls.append(CallTensors(name, tuple(twins), after))
             if self._calls_only:
                 return
         found = self._axes(name, given, sources, returned)
         if self._kept_rows:
-            self.received.append((name, self._kept_inputs(given, found)))
-        axes = {id(detached[id(tensor)]): axis for tensor, axis in zip(given, found, strict=False)}
+            self.received.append((name, self._kept_inputs(twins, found)))
+        axes = {id(twin): axis for twin, axis in zip(twins, found, strict=False)}
         result_axes = tuple(found[len(given) :])
         keep = tuple([tensor.requires_grad for tensor in returned])
-        kept_results = [tensor for tensor in returned if tensor.requires_grad]
-        edges = tuple([get_gradient_edge(tensor) for tensor in kept_results])
-        sizes = tuple([_sizes(tensor) for tensor in kept_results])
-        kept_axes = tuple([axis for axis, kept in zip(result_axes, keep, strict=True) if kept])
+        kept = [pair for pair in zip(returned, result_axes, strict=True) if pair[0].requires_grad]
+        edges = tuple([get_gradient_edge(tensor) for tensor, _ in kept])
+        sizes = tuple([_sizes(tensor) for tensor, _ in kept])
+        kept_axes = tuple([axis for _, axis in kept])
         rule = RULES.get(func)
         for origin in sources:
             source = detached[id(origin.tensor)]
@@ -471,15 +471,12 @@ class UseRecorder(TorchFunctionMode):
 
     def _kept_inputs(self, given: list[Tensor], axes: list[Axis | None]) -> list[Tensor | None]:
         """The inputs of a call at the examples that also run alone."""
-        rows: list[Tensor | None] = []
-        for tensor, axis in zip(given, axes, strict=False):
-            placed = axis is not None and not tensor.is_nested
-            if placed and has_storage(tensor):
-                whole = split_examples(tensor.detach(), self._examples, axis)
-                rows.append(whole[self._rows_on(tensor.device)])
-            else:
-                rows.append(None)
-        return rows
+        return [
+            None
+            if axis is None or tensor.is_nested or not has_storage(tensor)
+            else split_examples(tensor, self._examples, axis)[self._rows_on(tensor.device)]
+            for tensor, axis in zip(given, axes, strict=False)
+        ]
 
     def _rows_on(self, device: torch.device) -> Int[Tensor, " k"]:
         """The kept rows as a tensor; each copy to a device takes as long as a short call."""
@@ -592,7 +589,8 @@ def require_complete(output: Tensor, recorder: UseRecorder) -> None:
         for following, _ in edges:
             if following is None:
                 continue
-            target = targets.get(id(following) if following.next_functions else _leaf_id(following))
+            leaf = type(following).__name__ == "AccumulateGrad"  # the end of a graph
+            target = targets.get(id(following.variable if leaf else following))
             if target is None:
                 name = calls.entered(node, following)
             else:
@@ -614,11 +612,6 @@ def require_visible(output: Tensor) -> None:
     """
     for _ in _nodes(output):
         pass
-
-
-def _leaf_id(leaf: Any) -> int:
-    """The id of the parameter at the end of a graph."""
-    return id(getattr(leaf, "variable", leaf))
 
 
 class _Calls:

@@ -117,31 +117,23 @@ class Comparison:
             tolerance: Relative difference that rounding explains.
             unit: Difference that rounding explains in any pair, relative to the largest pair.
         """
+        if not self._pairs:
+            return None
         with torch.no_grad():
-            for pair, agrees in zip(self._pairs, self._agree(tolerance), strict=True):
-                gap = 0.0 if agrees else float(pair.gap())
+            device = self._pairs[0].found.device
+            norms = [norm.to(device) for pair in self._pairs for norm in pair.norms()]
+            found = torch.stack(norms).tolist()
+            for pair, gap, norm in zip(self._pairs, found[::2], found[1::2], strict=True):
+                # All differences of a pair together are mostly as small as that of a row must be.
+                # Otherwise, or if squares over- or underflow, the exact comparison follows, which
+                # takes three times as long.
+                size = norm / pair.scale_count**0.5
+                if gap <= tolerance * size and _smallest(pair.found) < size < math.inf:
+                    continue
+                gap = float(pair.gap())
                 if not gap <= tolerance and not self._vanishes(pair, unit):
                     return pair.name, gap
         return None
-
-    def _agree(self, tolerance: float) -> list[bool]:
-        """Whether all differences of a pair together are as small as that of a row must be.
-
-        Other pairs, and those whose squares over- or underflow, need the exact comparison, which
-        takes three times as long.
-        """
-        quick = [pair for pair in self._pairs if pair.found.shape == pair.wanted.shape]
-        quick = [pair for pair in quick if pair.found.numel()]
-        if not quick:
-            return [False] * len(self._pairs)
-        device = quick[0].found.device
-        norms = torch.stack([norm.to(device) for pair in quick for norm in pair.norms()]).tolist()
-        agreeing: set[int] = set()
-        for pair, gap, norm in zip(quick, norms[::2], norms[1::2], strict=True):
-            size = norm / pair.scale_count**0.5
-            if gap <= tolerance * size and _smallest(pair.found) < size < math.inf:
-                agreeing.add(id(pair))
-        return [id(pair) in agreeing for pair in self._pairs]
 
     def _vanishes(self, pair: "_Pair", share: float) -> bool:
         if share == 0 or pair.found.shape != pair.wanted.shape:
@@ -164,23 +156,24 @@ class _Pair:
     @property
     def scale_count(self) -> int:
         """Number of all rows, of which these are some."""
-        return len(self.found if self.whole is None else self.whole)
+        return max(1, len(self.found if self.whole is None else self.whole))
 
     def norms(self) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-        """The norm of all differences, and that of all rows.
+        """The norm of all differences, and that of all rows; zeros if there are no differences.
 
         Some rows at a time: new memory for all differences would take ten times as long as the
         comparison.
         """
-        count, norm = len(self.found), torch.linalg.vector_norm
-        step = count if self.found.is_cuda else max(1, _CHUNK * count // self.found.numel())
-        if step >= count:
+        found, norm = self.found, torch.linalg.vector_norm
+        if found.shape != self.wanted.shape or found.numel() == 0:
+            return found.new_zeros(()), found.new_zeros(())
+        if found.numel() <= _CHUNK or found.is_cuda:
             found, wanted = self.rows()
             return norm(found - wanted), norm(wanted if self.whole is None else wide(self.whole))
         gaps, sizes = [], []
-        for rows in spans(count, step):
-            found, wanted = self.rows(rows)
-            gaps.append(norm(found - wanted))
+        for rows in spans(len(found), max(1, _CHUNK * len(found) // found.numel())):
+            part, wanted = self.rows(rows)
+            gaps.append(norm(part - wanted))
             sizes.append(norm(wanted))
         sizes = sizes if self.whole is None else [norm(wide(self.whole))]
         return norm(torch.stack(gaps)), norm(torch.stack(sizes))
