@@ -105,6 +105,12 @@ class KernelBlock:
                     square = matrix[rows, rows]
                     square.copy_((square + square.T).mul_(0.5))
 
+    def mirror_block(self, rows: slice, columns: slice) -> None:
+        """Copy the part between two ranges of examples to its place on the other side."""
+        below, above = self.part(columns, rows), self.part(rows, columns)
+        for target, source in zip(below.matrices(), above.matrices(), strict=True):
+            target.copy_(source.T)
+
 
 class PositionGram:
     """Gram matrices of blocks of examples, (nx, T, ny, T).

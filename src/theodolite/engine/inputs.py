@@ -6,7 +6,7 @@ data use this module.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from dis import opmap
 from inspect import Parameter, signature
@@ -268,24 +268,6 @@ def _cast_to(dtype: torch.dtype, integers: bool) -> Cast:
     return lambda batch: batch.cast(dtype, integers=integers)
 
 
-@contextmanager
-def _entered(model: nn.Module) -> Iterator[list[tuple[str, tuple[Any, ...]]]]:
-    """The running modules with their inputs, the innermost last."""
-    running: list[tuple[str, tuple[Any, ...]]] = []
-
-    def enter(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-        return lambda _module, args: running.append((name, args))
-
-    def leave(_module: nn.Module, _args: Any, _output: Any) -> None:
-        running.pop()
-
-    with ExitStack() as hooks:
-        for name, module in model.named_modules():
-            hooks.callback(module.register_forward_pre_hook(enter(name)).remove)
-            hooks.callback(module.register_forward_hook(leave).remove)
-        yield running
-
-
 def _about_inputs(model: nn.Module, error: Exception, batch: Batch) -> bool:
     """Whether an error of the forward pass may come from the inputs, rather than from the model.
 
@@ -319,12 +301,20 @@ def _swapped(batch: Batch) -> bool:
 
 def _failing(model: nn.Module, batch: Batch) -> tuple[str | None, tuple[Any, ...]]:
     """The innermost module that fails in the forward pass, and its inputs."""
-    with _entered(model) as running:
-        try:
-            batch.run(model)
-        except Exception:
-            return running[-1] if running else (None, ())
-    return None, ()
+    running: list[tuple[str | None, tuple[Any, ...]]] = [(None, ())]
+
+    def enter_as(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+        return lambda _module, args: running.append((name, args))
+
+    def leave(_module: nn.Module, _args: Any, _output: Any) -> None:
+        running.pop()
+
+    with ExitStack() as hooks, suppress(Exception):
+        for name, module in model.named_modules():
+            hooks.callback(module.register_forward_pre_hook(enter_as(name)).remove)
+            hooks.callback(module.register_forward_hook(leave).remove)
+        batch.run(model)
+    return running[-1]
 
 
 def _refusal(model: nn.Module, batch: Batch, error: Exception) -> TheodoliteError:

@@ -10,6 +10,7 @@ this with one example at a time. :func:`shared_tangent_kernels` does the same fo
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,9 +30,9 @@ from theodolite.engine.compare import (
 )
 from theodolite.engine.contract import KernelBlock
 from theodolite.engine.factors import DenseFactors, Factors, OuterFactors
-from theodolite.engine.inputs import BatchList, require_device, require_model
+from theodolite.engine.inputs import BatchList, ExampleBlock, require_device, require_model
 from theodolite.engine.kernel_engine import Collected, KernelEngine, prepare
-from theodolite.engine.layers import Layers, Parameters, layers_text, unwrap
+from theodolite.engine.layers import LayerMapping, Layers, Parameters, layers_text, unwrap
 from theodolite.engine.one_by_one import Answer, require_sound_fallback, tried_in_batches
 from theodolite.engine.plan import EngineOptions, Plan, dense_groups
 from theodolite.engine.readouts import Outputs, Readout, kernel_shape
@@ -62,40 +63,31 @@ class Coverage:
 
 
 @dataclass(frozen=True)
-class TangentKernels(Mapping[str, Tensor]):
+class TangentKernels(LayerMapping[Tensor]):
     """Layer -> tangent kernel, in order of execution.
 
     Args:
-        kernels: The kernels; a layer that contains another contains its kernel too.
+        layers: The kernels; a layer that contains another contains its kernel too.
         coverage: Layer -> how each of its parameters was treated.
         outputs: Values of the differentiated functions, (n, c).
         predicted_bytes: Planned peak of memory, without the model.
         checked: How examples were measured, and what was checked.
     """
 
-    kernels: dict[str, Tensor]
+    layers: dict[str, Tensor]
     coverage: dict[str, tuple[Coverage, ...]]
     outputs: Tensor = field(repr=False)
     predicted_bytes: int = 0
     checked: Checked = field(default_factory=Checked, repr=False)
 
-    def __getitem__(self, layer: str) -> Tensor:
-        if layer not in self.kernels:
-            raise UnknownNameError("layer", layer, self.kernels)
-        return self.kernels[layer]
-
-    def __contains__(self, layer: object) -> bool:
-        return layer in self.kernels
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.kernels)
-
-    def __len__(self) -> int:
-        return len(self.kernels)
-
     def __repr__(self) -> str:
-        shape = tuple(next(iter(self.kernels.values())).shape)
+        shape = tuple(next(iter(self.values())).shape)
         return f"TangentKernels(shape {shape}, {layers_text(self)})"
+
+    @property
+    def kernels(self) -> dict[str, Tensor]:
+        """The kernels as a dictionary."""
+        return self.layers
 
     @property
     def measured(self) -> str:
@@ -227,15 +219,11 @@ def tangent_kernels(
         batch_size=batch_size,
         check=check,
     )
-
-    def compute(engine: KernelEngine, data: BatchList, second: BatchList | None) -> TangentKernels:
-        return kernels_of(engine, data, second, progress)
-
     return batched_or_one_by_one(
         model,
         inputs,
         options,
-        compute,
+        partial(kernels_of, progress=progress),
         targets=targets,
         other=other,
         batch_fn=batch_fn,
@@ -261,21 +249,8 @@ def batched_or_one_by_one(
 
     Examples are measured one at a time in two cases: the gradients of a batch cannot be divided
     among its examples, or the check finds a difference from single examples. The model is not
-    changed.
-
-    Args:
-        model: Any module.
-        inputs: Inputs as the user passed them.
-        options: The user's options.
-        compute: Function of the prepared engine and the batches of both sides.
-        targets: Targets, if ``inputs`` does not contain them.
-        other: Inputs of the second side, if there is one.
-        batch_fn: Turns an item of ``inputs`` into a batch.
-        device: Device for the inputs; None uses that of the parameters.
-
-    Raises:
-        CaptureError: If an example's outputs depend on the others or on random numbers, or a rule
-            is wrong for a single example.
+    changed. The arguments are those of :func:`tangent_kernels`; ``compute`` is a function of the
+    prepared engine and the batches of both sides.
     """
     require_check(options.check)
     require_model(model)
@@ -338,130 +313,114 @@ def kernels_of(
     """Kernels of all layers together, or of some layers at a time if memory is short."""
     right_size = len(data) if other is None else len(other)
     engines = engine.split_by_layers(len(data), right_size, other is None)
-    pieces = sum(_pieces(part, plan, data, other) for part, plan in engines)
-    counter = ProgressCounter(progress, pieces)
-    shape = kernel_shape(engine.mode, len(data), right_size, engine.output_count)
+    parts = [_KernelFilling(part, plan, data, other) for part, plan in engines]
+    counter = ProgressCounter(progress, sum(part.pieces for part in parts))
     kernels: dict[str, Tensor] = {}
-    to_compare = []
-    for part, plan in engines:
-        store = _KernelStore(part, plan, shape, counter)
-        values, checked_batches = _fill(store, part, plan, counter, data, other)
-        kernels |= store.kernels
-        to_compare.append((store.kernels, checked_batches))
+    coverage: dict[str, tuple[Coverage, ...]] = {}
+    for part in parts:
+        part.fill_all(counter)
+        kernels |= part.kernels
+        coverage |= coverage_of(part.engine, part.plan)
     require_range(engine.recorder, kernels, (data, data if other is None else other))
-    for own, checked_batches in to_compare:  # after all passes: the model must not have changed
-        compare_kernels(engine.recorder, own, checked_batches)
-    coverage = {
-        name: own for part, plan in engines for name, own in coverage_of(part, plan).items()
-    }
+    for part in parts:  # after all passes: the model must not have changed
+        compare_kernels(engine.recorder, part.kernels, part.checked_sides())
     predicted = max(plan.predicted_bytes for _, plan in engines)
-    return TangentKernels(kernels, coverage, values, predicted, engine.checked)
+    return TangentKernels(kernels, coverage, parts[-1].outputs(), predicted, engine.checked)
 
 
-def _fill(
-    store: "_KernelStore",
-    engine: KernelEngine,
-    plan: Plan,
-    counter: ProgressCounter,
-    data: BatchList,
-    other: BatchList | None,
-) -> tuple[Tensor, tuple[list[CheckedBatch], list[CheckedBatch]]]:
-    """Fill the kernels of an engine's layers, block of examples by block.
-
-    Returns:
-        The outputs, (n, c), and the batches of rows and columns that were checked. The two lists
-        make pairs, between which the kernels are compared with autograd.
-    """
-    outputs: list[Tensor] = []
-    checked_rows: list[CheckedBatch] = []
-    checked_columns: list[CheckedBatch] = []
-    for block in data.blocks(plan.block_size, plan.batch_size):
-        left = engine.collect(block, plan)
-        counter.done(f"examples {block.span.start} to {block.span.stop - 1}")
-        outputs.append(left.outputs)
-        checked_rows += left.checked_batches
-        if other is None and len(left.outputs) == len(data):
-            store.fill_and_release(left)
-            break
-        if other is None:
-            store.fill(left, None)
-        for columns in (data if other is None else other).blocks(plan.block_size, plan.batch_size):
-            if other is None and columns.span.start <= block.span.start:
-                continue
-            right = engine.collect(columns, plan)
-            checked_columns += right.checked_batches
-            suffix = "" if other is None else " of the other set"
-            counter.done(f"examples {columns.span.start} to {columns.span.stop - 1}{suffix}")
-            store.fill(left, right)
-            if other is None:
-                store.mirror(left.span, right.span)
-    if other is None:  # each batch with itself, and the first one with those of later columns
-        first = checked_rows[:1] * len(checked_columns)
-        return torch.cat(outputs), (checked_rows + first, checked_rows + checked_columns)
-    return torch.cat(outputs), (checked_rows, checked_columns)
-
-
-def _pieces(engine: KernelEngine, plan: Plan, data: BatchList, other: BatchList | None) -> int:
-    """Number of blocks of examples, and of layers that are filled between them."""
-    rows = -(-len(data) // plan.block_size)
-    if other is not None:
-        columns = -(-len(other) // plan.block_size)
-        return rows + rows * columns * (1 + len(engine.layers))
-    return rows * (rows + 1) // 2 * (1 + len(engine.layers))
-
-
-class _KernelStore:
-    """Kernels of all layers, filled block by block.
+class _KernelFilling:
+    """The kernels of an engine's layers, filled block of examples by block.
 
     A kernel is allocated when its first block is filled, after the passes have released their
     memory.
     """
 
     def __init__(
-        self,
-        engine: KernelEngine,
-        plan: Plan,
-        shape: tuple[int, ...],
-        counter: ProgressCounter,
+        self, engine: KernelEngine, plan: Plan, data: BatchList, other: BatchList | None
     ) -> None:
-        self._engine, self._plan, self._shape = engine, plan, shape
-        self._counter = counter
+        self.engine, self.plan = engine, plan
         self.kernels: dict[str, Tensor] = {}
+        self._symmetric = other is None
+        self._rows, self._columns = data, data if other is None else other
+        self._outputs: list[Tensor] = []
+        self._checked_rows: list[CheckedBatch] = []
+        self._checked_columns: list[CheckedBatch] = []
 
-    def _block(self, layer: str) -> KernelBlock:
+    @property
+    def pieces(self) -> int:
+        """Number of blocks of examples, and of layers that are filled between them."""
+        size = self.plan.block_size
+        rows, columns = -(-len(self._rows) // size), -(-len(self._columns) // size)
+        layers = len(self.engine.layers)
+        if self._symmetric:
+            return rows * (rows + 1) // 2 * (1 + layers)
+        return rows + rows * columns * (1 + layers)
+
+    def fill_all(self, counter: ProgressCounter) -> None:
+        """Collect the factors of every block, and fill the kernels between pairs of blocks."""
+        sizes = self.plan.block_size, self.plan.batch_size
+        for block in self._rows.blocks(*sizes):
+            left = self._collected(block, counter)
+            self._outputs.append(left.outputs)
+            self._checked_rows += left.checked_batches
+            if self._symmetric:
+                self._fill(left, None, counter)
+            if self._symmetric and len(left.outputs) == len(self._rows):
+                return
+            for columns in self._columns.blocks(*sizes):
+                if self._symmetric and columns.span.start <= block.span.start:
+                    continue
+                right = self._collected(columns, counter)
+                self._checked_columns += right.checked_batches
+                self._fill(left, right, counter)
+
+    def _collected(self, block: ExampleBlock, counter: ProgressCounter) -> Collected:
+        collected = self.engine.collect(block, self.plan)
+        counter.done(f"examples {block.span.start} to {block.span.stop - 1}")
+        return collected
+
+    def _fill(self, left: Collected, right: Collected | None, counter: ProgressCounter) -> None:
+        """Fill one block of every kernel; without a second side one on the diagonal.
+
+        Factors take most memory. If the block is the whole kernel, each is released after its use.
+        """
+        engine, columns = self.engine, (right or left).span
+        uses = Counter(index for layer in engine.layers for index in engine.group_indices(layer))
+        whole = right is None and len(left.outputs) == len(self._rows)
+        for layer in engine.layers:
+            kernel = self._kernel(layer)
+            engine.fill(layer, left, right, kernel.part(left.span, columns), self.plan)
+            if self._symmetric and right is not None:
+                kernel.mirror_block(left.span, columns)
+            counter.done(f"layer {layer}")
+            for index in engine.group_indices(layer) if whole else ():
+                uses[index] -= 1
+                if uses[index] == 0:
+                    left.release(index)
+
+    def _kernel(self, layer: str) -> KernelBlock:
         """The kernel of a layer, allocated if it is not there yet."""
-        engine = self._engine
+        engine = self.engine
         if layer not in self.kernels:
-            empty = torch.empty(self._shape, dtype=engine.dtype, device=engine.device)
-            self.kernels[layer] = empty
+            sizes = len(self._rows), len(self._columns), engine.output_count
+            shape = kernel_shape(engine.mode, *sizes)
+            self.kernels[layer] = torch.empty(shape, dtype=engine.dtype, device=engine.device)
         return KernelBlock(self.kernels[layer], engine.mode)
 
-    def fill(self, left: Collected, right: Collected | None) -> None:
-        """Fill one block of every kernel; without a second side one on the diagonal."""
-        for layer in self._engine.layers:
-            block = self._block(layer).part(left.span, (right or left).span)
-            self._engine.fill(layer, left, right, block, self._plan)
-            self._counter.done(f"layer {layer}")
+    def outputs(self) -> Float[Tensor, "n c"]:
+        """The differentiated outputs of the rows."""
+        return torch.cat(self._outputs)
 
-    def fill_and_release(self, collected: Collected) -> None:
-        """Fill whole kernels, and release each factor after its use: factors take most memory."""
-        engine = self._engine
-        waiting = Counter(index for layer in engine.layers for index in engine.group_indices(layer))
-        for layer in engine.layers:
-            engine.fill(layer, collected, None, self._block(layer), self._plan)
-            self._counter.done(f"layer {layer}")
-            for index in engine.group_indices(layer):
-                waiting[index] -= 1
-                if waiting[index] == 0:
-                    collected.release(index)
+    def checked_sides(self) -> tuple[list[CheckedBatch], list[CheckedBatch]]:
+        """Pairs of checked batches, between which the kernels are compared with autograd.
 
-    def mirror(self, rows: slice, columns: slice) -> None:
-        """Copy a block above the diagonal to its place below."""
-        for layer in self.kernels:
-            block = self._block(layer)
-            below, above = block.part(columns, rows), block.part(rows, columns)
-            for target, source in zip(below.matrices(), above.matrices(), strict=True):
-                target.copy_(source.T)
+        In a symmetric kernel these are each batch with itself, and the first one with those of
+        later columns.
+        """
+        rows, columns = self._checked_rows, self._checked_columns
+        if self._symmetric:
+            return rows + rows[:1] * len(columns), rows + columns
+        return rows, columns
 
 
 def coverage_of(engine: KernelEngine, plan: Plan) -> dict[str, tuple[Coverage, ...]]:
