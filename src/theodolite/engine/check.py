@@ -114,14 +114,7 @@ _SUSPECTS = frozenset({
 
 
 def is_suspect(name: str, given: Any, result: Any, examples: int) -> bool:
-    """Whether a call may let one example decide about another.
-
-    Args:
-        name: Name of the torch function.
-        given: Its arguments.
-        result: What it returned.
-        examples: Number of examples, more than one.
-    """
+    """Whether a call may let one of several examples decide about another."""
     if name in _SUSPECTS or (name == "where" and not isinstance(result, Tensor)):
         return True
     if not isinstance(result, Tensor) or result.is_nested or _may_have_examples(result, examples):
@@ -191,12 +184,7 @@ class ExampleCheck:
         return self.mode == "every"
 
     def draw_row_weights(self, run: "ForwardRun", start: int) -> "RowWeights | None":
-        """Random weights for a check of the rows of a batch; None if it is not due.
-
-        Args:
-            run: The batch.
-            start: Index of its first example in the data.
-        """
+        """Random weights for a check of the rows of a batch; None if it is not due."""
         if not self.draw_whether_due(run.suspects, is_first=start == 0):
             return None
         n, c = run.outputs.shape
@@ -220,9 +208,7 @@ class ExampleCheck:
     def draw_whether_due(self, suspects: Iterable[str], *, is_first: bool = False) -> bool:
         """Count the next batch; return whether it is checked.
 
-        Args:
-            suspects: Names of its suspect calls.
-            is_first: Whether it begins the data, which may be read several times.
+        ``is_first`` marks the beginning of the data, which may be read several times.
         """
         if not self.mode:
             return False
@@ -240,12 +226,9 @@ class ExampleCheck:
     def draw_reruns(
         self, examples: int, single: int | None = None, most: int = _PART
     ) -> list[list[int]]:
-        """Rows that run again: a random half together and one more alone, or all one by one.
+        """Rows that run again: a random half, or as many as fit, and one more row alone.
 
-        Args:
-            examples: Number of examples of the batch.
-            single: Row of an example that runs alone anyway; it is the one more.
-            most: Largest number of examples that run again together.
+        ``single`` is a row that has run alone; it is the one more. Or all rows, one by one.
         """
         order = torch.randperm(examples, generator=self.draws).tolist()
         if self.every:
@@ -308,25 +291,18 @@ class SingleRun:
 
 @dataclass(frozen=True)
 class CheckedBatch:
-    """A batch with checked rows, and the part of it that runs again.
-
-    Args:
-        batch: The examples.
-        start: Index of the first example in the data.
-        outputs: The differentiated outputs, (n, c).
-        reruns: Rows of the batch that run again, each group as a separate batch.
-        output_weights: A random weight for every output of these rows, in their order.
-        group_norms: Parameters of a group -> norm of its weighted sum of gradients, and the root of
-            the sum of the squared norms of the terms, from the factors.
-        single: One of the examples of ``reruns``, if it already ran alone and was compared.
-    """
+    """A batch with checked rows, and the part of it that runs again."""
 
     batch: Batch
-    start: int
-    outputs: Float[Tensor, "n c"]
-    reruns: list[list[int]]
+    start: int  # index of the first example in the data
+    outputs: Float[Tensor, "n c"]  # the differentiated outputs, (n, c)
+    reruns: list[list[int]]  # rows of the batch that run again, each group as a separate batch
+    # A random weight for every output of these rows, in their order.
     output_weights: Float[Tensor, "m c"]
+    # Parameters of a group -> norm of its weighted sum of gradients, and the root of the sum of the
+    # squared norms of the terms, from the factors.
     group_norms: Mapping[tuple[str, ...], tuple[float, float]] = field(default_factory=dict)
+    # One of the examples of reruns, if it already ran alone and was compared.
     single: SingleRun | None = None
 
     @cached_property
@@ -363,14 +339,10 @@ class CheckedBatch:
 
 
 class RowWeights(NamedTuple):
-    """What the check of rows compares: two backward passes from these gradients at the outputs.
+    """What the check of rows compares: two backward passes from these gradients at the outputs."""
 
-    Args:
-        seed: The first.
-        examples: A random weight for every example; the second is the first times these.
-    """
-
-    seed: Float[Tensor, "n c"]
+    seed: Float[Tensor, "n c"]  # the first
+    # A random weight for every example; the second is the first times these.
     examples: Float[Tensor, " n"]
 
     @property
@@ -388,14 +360,8 @@ def check_rows(
 ) -> None:
     """Make a second backward pass in which every example has a random weight, and compare.
 
-    Args:
-        recorder: The model.
-        run: The batch, with its graph, which is kept.
-        weights: Gradients at the outputs.
-        first: Gradients at the uses in the first pass; None if it is still to be made.
-
-    Raises:
-        CannotSplitError: If the gradient of one example reaches the row of another.
+    ``first`` are the gradients at the uses in the first pass, if it has been made. The graph of the
+    batch is kept.
     """
     edges = run.edges()
     if len(run.outputs) == 1 or not edges:
@@ -415,17 +381,9 @@ def compare_rows(
     second: Sequence[Tensor | None],
     weights: RowWeights,
 ) -> None:
-    """Compare two backward passes: in the second every example has a random weight.
+    """Compare the gradients that arrive at the results of calls in two backward passes.
 
-    Args:
-        recorder: The model.
-        calls: The calls at whose results the gradients arrive.
-        first: Gradients in the first pass.
-        second: Gradients in the second pass.
-        weights: What the passes started from.
-
-    Raises:
-        CannotSplitError: If the gradient of one example reaches the row of another.
+    In the second pass every example has a random weight. Its rows must have the same weight.
     """
     compared, n = Comparison(), len(weights.examples)
     axes = [(use.function, axis) for use in calls.values() for axis in use.result_axes]
@@ -447,8 +405,7 @@ def compare_rows(
 def rerun_parts(recorder: "ModelRecorder", checked_batch: CheckedBatch) -> Iterator[Tensor]:
     """Outputs of every part that runs again as a separate batch, (m, c), with their graph.
 
-    Raises:
-        CannotSplitError: If outputs differ from those in the batch.
+    They must be those of the batch.
     """
     single = checked_batch.single
     for part, batch in zip(checked_batch.reruns, checked_batch.rerun_batches, strict=True):
@@ -478,16 +435,6 @@ def check_loss(
 
     The same outputs are used again. If a model fits its targets to the last digits, the loss of new
     outputs would be rounding only.
-
-    Args:
-        recorder: The model.
-        loss: One number per example.
-        checked_batch: The batch.
-        losses: Its losses.
-        seed: The gradients of these losses.
-
-    Raises:
-        CannotSplitError: If they differ.
     """
     rows = checked_batch.rerun_index
     parts = torch.split(checked_batch.outputs[rows], [*map(len, checked_batch.reruns)])

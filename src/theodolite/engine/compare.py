@@ -35,13 +35,7 @@ def rerun_gradients(
     checked_batch: CheckedBatch,
     output_weights: Sequence[Float[Tensor, "m c"]],
 ) -> Iterator[dict[str, Tensor]]:
-    """Gradients of weighted outputs of the examples that run again, by plain autograd, in turn.
-
-    Args:
-        recorder: The model.
-        checked_batch: The batch.
-        output_weights: For every gradient, the weights of their outputs.
-    """
+    """For each set of weights, the gradients of the weighted outputs that run again, in turn."""
     outputs = torch.cat([*rerun_parts(recorder, checked_batch)])
     for weights in output_weights:  # later comparisons use the graph of the single run again
         yield plain_gradients(outputs, recorder.ownership.parameters, weights, keep=True)
@@ -65,14 +59,7 @@ def compare_gradients(
 ) -> None:
     """Compare weighted sums of gradients with those of plain autograd, for every parameter.
 
-    Args:
-        recorder: The model.
-        found: Parameter -> sum.
-        wanted: Parameter -> sum by autograd; a missing one is zero.
-        sizes: Parameter -> root of the sum of the squared norms of the terms.
-
-    Raises:
-        WrongGradientError: If a parameter differs.
+    A missing sum is zero. ``sizes`` are roots of the sums of the squared norms of the terms.
     """
     names = list(dict.fromkeys([*found, *wanted]))
 
@@ -114,17 +101,7 @@ def _require_in_range(name: str, total: Tensor, size: float) -> None:
 def require_small(
     recorder: "ModelRecorder", names: Sequence[str], gaps: Sequence[float], scales: Sequence[float]
 ) -> None:
-    """Check that differences from gradients of plain autograd are rounding.
-
-    Args:
-        recorder: The model.
-        names: Parameters.
-        gaps: Norms of the differences.
-        scales: Norms to compare them with.
-
-    Raises:
-        WrongGradientError: If a parameter differs.
-    """
+    """Check that the norms of differences from plain autograd, the gaps, are rounding."""
     limit, whole = BACKWARD * recorder.tolerance, math.hypot(*scales)
     unit = min(recorder.unit, limit * VANISHING)
     for name, gap, scale in zip(names, gaps, scales, strict=True):
@@ -154,16 +131,8 @@ def compare_kernels(
 
     :math:`u^T K_l v` of every layer must be the inner product of the gradients of ``sum u f`` and
     ``sum v f``. A kernel that is summed over outputs, or has one entry per output, takes one such
-    gradient for every output.
-
-    Args:
-        recorder: The model.
-        kernels: Layer -> kernel.
-        sides: Checked batches of the rows and of the columns. They are paired in order; the
-            shorter list is repeated.
-
-    Raises:
-        WrongGradientError: If a layer disagrees.
+    gradient for every output. Checked batches of both sides are paired in order; the shorter list
+    is repeated.
     """
     left, right = sides
     for index in range(max(len(left), len(right)) if left and right else 0):
@@ -214,16 +183,9 @@ def compare_forms(
     wanted: Mapping[str, float],
     scales: Mapping[str, float],
 ) -> None:
-    """Compare quadratic forms of kernels with inner products of two gradients.
+    """Compare quadratic forms of layers' kernels with inner products of two plain gradients.
 
-    Args:
-        recorder: The model.
-        forms: Layer -> quadratic form of its kernel.
-        wanted: Layer -> the same from plain gradients.
-        scales: Layer -> norm of the terms of the form.
-
-    Raises:
-        WrongGradientError: If a layer differs.
+    ``scales`` are the norms of the terms of each form.
     """
     bases = {layer: max(scales[layer], abs(wanted[layer])) for layer in forms}
     limit, whole = BACKWARD * recorder.tolerance, math.hypot(*bases.values()) ** 0.5
@@ -256,14 +218,7 @@ def compare_in_batch(recorder: "ModelRecorder", checked_batch: CheckedBatch) -> 
 def with_group_norms(
     checked_batch: CheckedBatch, factors: Sequence["Factors"], mode: str, limit: int
 ) -> CheckedBatch:
-    """The same batch, with the weighted sums of gradients from the factors of some groups.
-
-    Args:
-        checked_batch: The batch.
-        factors: Factors of its examples, for each group.
-        mode: Which pairs of outputs are kept.
-        limit: Limit of intermediate results in bytes.
-    """
+    """The same batch with norms of weighted sums of gradients, from the factors of some groups."""
     if not factors:
         return checked_batch
     sets = checked_batch.weights_by_output(mode)
@@ -294,10 +249,7 @@ def _compare_groups(
 ) -> None:
     """Compare norms of weighted sums for each group; a large group of a layer hides a small one.
 
-    Args:
-        recorder: The model.
-        checked_batch: The batch.
-        squares: For every set of weights, parameter -> squared norm of autograd's sum.
+    ``squares`` has the squared norms of autograd's sums, for every set of weights.
     """
     names, gaps, scales = [], [], []
     for group, (found, size) in checked_batch.group_norms.items():
@@ -323,11 +275,6 @@ def require_range(
     sides: "tuple[BatchList, BatchList]",
 ) -> None:
     """Check that kernels are finite, and not zero unless gradients are zero.
-
-    Args:
-        recorder: The model.
-        kernels: Layer -> kernel.
-        sides: Examples of the rows and of the columns.
 
     Raises:
         NotFiniteError: If the gradients of an example are not finite.
@@ -403,12 +350,7 @@ def all_finite(tensors: Iterable[Tensor]) -> Bool[Tensor, " 1"]:
 
 
 def require_finite_gradients(finite: Bool[Tensor, " n"], examples: Sequence[int]) -> None:
-    """Check that the gradients of every example are finite; the error names the others.
-
-    Args:
-        finite: Whether the gradients of each example are finite.
-        examples: Indices of the examples in the data.
-    """
+    """Check that the gradients of every example are finite; the error names the first other."""
     wrong = finite.logical_not().nonzero().flatten().tolist()
     if wrong:
         raise NotFiniteError(
@@ -422,11 +364,7 @@ def require_finite_gradients(finite: Bool[Tensor, " n"], examples: Sequence[int]
 def require_finite(model: nn.Module, values: Tensor, batch: Batch, examples: Sequence[int]) -> None:
     """Check that all numbers are finite; the error names the weight or the example.
 
-    Args:
-        model: The model.
-        values: One row per example of the batch.
-        batch: The examples.
-        examples: Indices of the examples in the data.
+    ``values`` has one row per example of the batch; ``examples`` are their indices in the data.
     """
     if math.isfinite(values.detach().sum()):  # not so if any number is not finite
         return
@@ -459,13 +397,10 @@ def plain_gradients(
     *,
     keep: bool = False,
 ) -> dict[str, Tensor]:
-    """Gradients of plain autograd, as real dense tensors; a complex entry becomes two numbers.
+    """Gradients of weighted outputs by plain autograd, as real dense tensors.
 
-    Args:
-        outputs: The differentiated outputs.
-        parameters: Name -> tensor; tensors that the outputs do not depend on are left out.
-        weights: Weights of the outputs; None for a single number.
-        keep: Whether the graph is needed again.
+    A complex entry becomes two numbers. Parameters that the outputs do not depend on are left out.
+    ``keep`` the graph if it is needed again.
     """
     wanted, start = list(parameters.values()), None if weights is None else weights.to(outputs)
     try:

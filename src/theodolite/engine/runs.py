@@ -32,12 +32,7 @@ BatchLoss = Callable[[Tensor, Batch], Tensor]
 
 
 class ProgressCounter:
-    """Counts pieces of work of about equal size.
-
-    Args:
-        watch: A function of (finished share, text), or None.
-        total: Number of pieces.
-    """
+    """Counts pieces of work of about equal size; ``watch`` gets the finished share and a text."""
 
     def __init__(self, watch: Progress | None, total: int) -> None:
         self._watch, self._total, self._count = watch, max(1, total), 0
@@ -51,25 +46,16 @@ class ProgressCounter:
 
 @dataclass(frozen=True)
 class ForwardRun:
-    """One recorded forward pass: the differentiated outputs and the uses of parameters.
+    """One recorded forward pass: the differentiated outputs and the uses of parameters."""
 
-    Args:
-        outputs: The differentiated outputs, (n, c).
-        uses: The uses.
-        result_bytes: Bytes of all results of calls.
-        rounding: Rounding of the results.
-        suspects: Names of calls through which one example may affect another.
-        losses: One number per example, if a loss was given.
-        single: One of the examples alone, if it was run and compared.
-    """
-
-    outputs: Tensor
+    outputs: Tensor  # the differentiated outputs, (n, c)
     uses: list[Use]
-    result_bytes: int
+    result_bytes: int  # bytes of all results of calls
     rounding: Rounding = field(default_factory=Rounding)
+    # Names of calls through which one example may affect another.
     suspects: frozenset[str] = frozenset()
-    losses: Tensor | None = None
-    single: SingleRun | None = None
+    losses: Tensor | None = None  # one number per example, if a loss was given
+    single: SingleRun | None = None  # one of the examples alone, if it was run and compared
 
     @property
     def signature(self) -> tuple[Any, ...]:
@@ -79,8 +65,7 @@ class ForwardRun:
     def calls(self, wanted: Collection[int] | None = None) -> dict[int, Use]:
         """Number of a call -> its first use. All uses in a call share the edges of its results.
 
-        Args:
-            wanted: Indices of the requested uses; None for all.
+        ``wanted`` are the indices of the requested uses, here and below; None for all.
         """
         found: dict[int, Use] = {}
         for index, use in enumerate(self.uses):
@@ -95,12 +80,7 @@ class ForwardRun:
     def passes(
         self, keep_graph: bool = False, wanted: Collection[int] | None = None
     ) -> Iterator[tuple[int, list[ResultGrads]]]:
-        """For every output the gradients of its sum over examples, at each use; None if zero.
-
-        Args:
-            keep_graph: Whether the graph is needed afterwards.
-            wanted: Indices of the requested uses; others get nothing. None for all.
-        """
+        """For every output the gradients of its sum over examples, at each use; None if zero."""
         edges = self.edges(wanted)
         count = self.outputs.shape[1] if edges else 0
         for index in range(count):  # no reference to the gradients of an output is kept here
@@ -119,13 +99,9 @@ class ForwardRun:
     ) -> list[Tensor]:
         """Gradients of several outputs in one vectorised pass, (outputs, n, ...) at each edge.
 
-        Args:
-            outputs: The outputs.
-            wanted: Indices of the requested uses; None for all.
-            another: A gradient at the outputs that starts one more pass, the last of each result.
-
-        Raises:
-            RuntimeError: If an operation cannot be vectorised, or a use does not reach all outputs.
+        ``another`` gradient at the outputs starts one more pass, the last of each result. torch
+        raises a RuntimeError if it cannot vectorise an operation, or if a use does not reach all
+        outputs.
         """
         edges = self.edges(wanted)
         n, c = self.outputs.shape

@@ -57,16 +57,14 @@ def untouched(model: nn.Module) -> Iterator[None]:
         parameters = (p for module in flags for p in module._parameters.values())
         grads = {p: p.grad for p in parameters if p is not None}
         devices = {p.device for p in grads if p.is_cuda}
-        # cuDNN has no backward pass of recurrent layers in evaluation mode.
         has_recurrence = any(isinstance(module, nn.RNNBase) for module in flags)
-        no_cudnn = [(torch.backends.cudnn, "enabled", False)] if has_recurrence else []
         with (
             _preserved_tensors(flags),
             preserved_randomness(devices),
             torch.inference_mode(False),
             torch.enable_grad(),
             _every_call_visible(),
-            _set(*no_cudnn),
+            _without_cudnn() if has_recurrence else nullcontext(),
         ):
             token = _guarded.set((*outer, model))
             try:
@@ -102,16 +100,14 @@ def _every_call_visible() -> Iterator[None]:
 
 
 @contextmanager
-def _set(*settings: tuple[Any, str, Any]) -> Iterator[None]:
-    """Attributes with other values inside the block: (owner, name, value)."""
-    saved = [getattr(owner, name) for owner, name, _ in settings]
+def _without_cudnn() -> Iterator[None]:
+    """Switch off cuDNN, which has no backward pass of recurrent layers in evaluation mode."""
+    enabled = torch.backends.cudnn.enabled
+    torch.backends.cudnn.enabled = False
     try:
-        for owner, name, value in settings:
-            setattr(owner, name, value)
         yield
     finally:
-        for (owner, name, _), value in zip(settings, saved, strict=True):
-            setattr(owner, name, value)
+        torch.backends.cudnn.enabled = enabled
 
 
 @contextmanager
@@ -232,14 +228,18 @@ def model_device(model: nn.Module) -> torch.device:
     return torch.device("cpu") if first is None else first.device
 
 
-def exact_arithmetic(device: torch.device) -> AbstractContextManager[None]:
+@contextmanager
+def exact_arithmetic(device: torch.device) -> Iterator[None]:
     """Full float32 products, on this device only."""
-    return _fp32_precision("ieee", device)
+    with _fp32_precision("ieee", device):
+        yield
 
 
-def coarse_arithmetic(device: torch.device) -> AbstractContextManager[None]:
+@contextmanager
+def coarse_arithmetic(device: torch.device) -> Iterator[None]:
     """Float32 products on tensor cores (TF32), for uses where their rounding, 5e-4, is enough."""
-    return _fp32_precision("tf32", device)
+    with _fp32_precision("tf32", device):
+        yield
 
 
 def coarse_precision(device: torch.device) -> str:
@@ -248,19 +248,31 @@ def coarse_precision(device: torch.device) -> str:
     return "tf32" if has_cores else "float32"
 
 
-def _fp32_precision(wanted: str, device: torch.device) -> AbstractContextManager[None]:
+@contextmanager
+def _fp32_precision(wanted: str, device: torch.device) -> Iterator[None]:
     """Keep the user's choice of convolution algorithms (``torch.backends.cudnn.benchmark``).
 
     A search takes as long as a hundred passes and makes a pass a tenth faster.
     """
     if device.type != "cuda":
-        return nullcontext()
+        yield
+        return
     cudnn: Any = torch.backends.cudnn
     matmul: Any = torch.backends.cuda.matmul
+    settings: list[tuple[Any, str, Any]] = [
+        (backend, "fp32_precision", wanted)
+        for backend in (matmul, getattr(cudnn, "conv", None), getattr(cudnn, "rnn", None))
+    ]
     if not hasattr(matmul, "fp32_precision"):  # torch before 2.9
-        return _set(*((backend, "allow_tf32", wanted == "tf32") for backend in (matmul, cudnn)))
-    backends = matmul, getattr(cudnn, "conv", None), getattr(cudnn, "rnn", None)
-    return _set(*((backend, "fp32_precision", wanted) for backend in backends))
+        settings = [(backend, "allow_tf32", wanted == "tf32") for backend in (matmul, cudnn)]
+    saved = [getattr(backend, name) for backend, name, _ in settings]
+    try:
+        for backend, name, value in settings:
+            setattr(backend, name, value)
+        yield
+    finally:
+        for (backend, name, _), value in zip(settings, saved, strict=True):
+            setattr(backend, name, value)
 
 
 def rounding_dtypes(parameters: Iterable[Tensor]) -> set[torch.dtype]:
