@@ -164,11 +164,12 @@ _PART = 32  # largest number of examples that run again in another batch
 class ExampleCheck:
     """The checks of one measurement and their results so far.
 
-    Args:
-        mode: The caller's argument.
+    For every batch ``ModelRecorder.run`` draws the rows that run alone. Then kernels draw weights
+    for the rows if the batch is due, and the rows and weights of the rerun (:meth:`checked_batch`).
+    Gradients draw whether the batch is due, a weight for every example, and the rows of the rerun.
     """
 
-    mode: Check = True
+    mode: Check = True  # the caller's argument
     batches: int = 0
     checked_batches: int = 0
     in_other_batches: int = 0
@@ -226,9 +227,10 @@ class ExampleCheck:
     def draw_reruns(
         self, examples: int, single: int | None = None, most: int = _PART
     ) -> list[list[int]]:
-        """Rows that run again: a random half, or as many as fit, and one more row alone.
+        """Rows that run again, in parts: a random half, of at most ``most`` rows, and one more row.
 
-        ``single`` is a row that has run alone; it is the one more. Or all rows, one by one.
+        The one more is ``single``, if a row has run alone already. With ``"every"`` each row is a
+        part.
         """
         order = torch.randperm(examples, generator=self.draws).tolist()
         if self.every:

@@ -518,6 +518,7 @@ def sketch_grams(
         processes: Each process takes its part of the examples; gradients are added up over them.
     """
     signs, m = random_signs(plan, labels, generator), len(plan.groups)
+    # Along labels, and along ones for centring, all groups have one gradient together.
     shared = labels[None] if m == 1 else torch.stack([labels, torch.ones_like(labels)])
     parameters = recorder.ownership.parameters
     real = {n: torch.view_as_real(p) if p.is_complex() else p for n, p in parameters.items()}
@@ -583,7 +584,7 @@ def _gram(rows: Tensor) -> Tensor:
 
 
 def _centered(gram: Tensor, shares: Tensor) -> Tensor:
-    """Subtract from each vector its share of the second one, and leave out the second one."""
+    """Inner products after each vector has lost its share of the second one, which is left out."""
     ones, others = gram[1], [0, *range(2, len(gram))]
     along = ones[others]
     cross = torch.outer(shares, along)
