@@ -101,6 +101,17 @@ class Checked:
         return "in batches" if self.batched else f"one example at a time: {self.reason}"
 
 
+class Measured:
+    """A result that says how its examples were measured."""
+
+    checked: Checked
+
+    @property
+    def measured(self) -> str:
+        """How examples were measured, in words."""
+        return self.checked.measured
+
+
 # Calls through which one example may affect another: they sort, pick, count or reduce by the
 # numbers in tensors, or return a number to Python. They only decide when to check.
 _SUSPECTS = frozenset({

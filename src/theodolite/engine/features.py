@@ -25,6 +25,7 @@ from theodolite.engine.check import (
     Check,
     Checked,
     ExampleCheck,
+    Measured,
     SuspectCalls,
     cannot_split,
     require_check,
@@ -97,7 +98,7 @@ class FeatureChunk:
 
 
 @dataclass(frozen=True)
-class Features(LayerMapping[Tensor]):
+class Features(LayerMapping[Tensor], Measured):
     """Layer -> features ``(n, d)``, in order of execution.
 
     Args:
@@ -118,11 +119,6 @@ class Features(LayerMapping[Tensor]):
     read_at: Mapping[str, str]
     outputs: Tensor | None = None
     checked: Checked = field(default_factory=Checked)
-
-    @property
-    def measured(self) -> str:
-        """How examples were measured, in words."""
-        return self.checked.measured
 
     def __repr__(self) -> str:
         n = len(next(iter(self.layers.values()), ()))

@@ -26,6 +26,7 @@ from theodolite.engine.check import (
     Checked,
     CheckedBatch,
     ExampleCheck,
+    Measured,
     RowWeights,
     check_loss,
     check_rows,
@@ -209,7 +210,7 @@ def _with_all(membership: Float[Tensor, "n k"]) -> Float[Tensor, "n k+1"]:
 
 
 @dataclass(frozen=True)
-class GradientSums(Mapping[str, LayerSums]):
+class GradientSums(Mapping[str, LayerSums], Measured):
     """Layer -> sums of the gradients of its parameters, in order of registration.
 
     Args:
@@ -239,11 +240,6 @@ class GradientSums(Mapping[str, LayerSums]):
 
     def __repr__(self) -> str:
         return f"GradientSums({len(self.losses)} examples, {layers_text(self)})"
-
-    @property
-    def measured(self) -> str:
-        """How examples were measured, in words."""
-        return self.checked.measured
 
     @property
     def total(self) -> LayerSums:

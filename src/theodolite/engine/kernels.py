@@ -20,7 +20,14 @@ from torch import Tensor, nn
 from theodolite._distributed import Processes
 from theodolite.checks import size_in_bytes
 from theodolite.engine.batches import Batch
-from theodolite.engine.check import Check, Checked, CheckedBatch, ExampleCheck, require_check
+from theodolite.engine.check import (
+    Check,
+    Checked,
+    CheckedBatch,
+    ExampleCheck,
+    Measured,
+    require_check,
+)
 from theodolite.engine.compare import (
     compare_gradients,
     compare_kernels,
@@ -63,7 +70,7 @@ class Coverage:
 
 
 @dataclass(frozen=True)
-class TangentKernels(LayerMapping[Tensor]):
+class TangentKernels(LayerMapping[Tensor], Measured):
     """Layer -> tangent kernel, in order of execution.
 
     Args:
@@ -88,11 +95,6 @@ class TangentKernels(LayerMapping[Tensor]):
     def kernels(self) -> dict[str, Tensor]:
         """The kernels as a dictionary."""
         return self.layers
-
-    @property
-    def measured(self) -> str:
-        """How examples were measured, in words."""
-        return self.checked.measured
 
     @property
     def total(self) -> Tensor:
@@ -446,7 +448,7 @@ def coverage_of(engine: KernelEngine, plan: Plan) -> dict[str, tuple[Coverage, .
     }
 
 
-class TangentFeatures(dict[str, Float[Tensor, "n c p"]]):
+class TangentFeatures(dict[str, Float[Tensor, "n c p"]], Measured):
     """Layer -> gradients of all outputs of all examples; ``repr`` shows their shapes.
 
     Attributes:
@@ -454,11 +456,6 @@ class TangentFeatures(dict[str, Float[Tensor, "n c p"]]):
     """
 
     checked: Checked = Checked()
-
-    @property
-    def measured(self) -> str:
-        """How examples were measured, in words."""
-        return self.checked.measured
 
     def __repr__(self) -> str:
         n, c = next(iter(self.values())).shape[:2]

@@ -35,7 +35,7 @@ from theodolite.checks import (
 )
 from theodolite.engine.batches import Batch, even_spans, spans
 from theodolite.engine.calls import Outer
-from theodolite.engine.check import Check, Checked, CheckedBatch, check_rows
+from theodolite.engine.check import Check, Checked, CheckedBatch, Measured, check_rows
 from theodolite.engine.compare import (
     add_gradients,
     compare_forms,
@@ -82,7 +82,7 @@ class TangentAlignment:
 
 
 @dataclass(frozen=True)
-class TangentAlignments(LayerMapping[TangentAlignment]):
+class TangentAlignments(LayerMapping[TangentAlignment], Measured):
     """Layer -> alignment, in order of execution.
 
     Args:
