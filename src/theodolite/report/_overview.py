@@ -108,9 +108,9 @@ def notes_of(group: Group) -> list[str]:
     """The reasons for missing numbers, one line each, with the number of layers."""
     present = {family for family, _, _ in headlines(group)}
     hidden: dict[str, list[str]] = {}  # families with one reason share a line
-    for family in FAMILIES.values():
-        if family.key not in present:
-            hidden.setdefault(quiet_reason(group, family.key), []).append(family.title)
+    for key, words in FAMILIES.items():
+        if key not in present:
+            hidden.setdefault(quiet_reason(group, key), []).append(words.title)
     notes = [not_shown(listed(titles), why) for why, titles in hidden.items()]
     said: dict[tuple[str, str], list[str]] = {}
     for run in group.runs:
