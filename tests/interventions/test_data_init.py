@@ -16,13 +16,15 @@ from theodolite import interventions
 from theodolite.engine import input_moments, weight_covariance
 from theodolite.errors import DomainError, ShapeError, UnknownNameError
 from theodolite.interventions import (
-    Directions,
     covariance_init_,
-    eigenvector_filters,
     sample_filters,
     tau_curve,
 )
-from theodolite_papers.maennel2020.formulas.eigenvector_init import eigenvector_init_
+from theodolite_papers.maennel2020.formulas.eigenvector_init import (
+    Directions,
+    eigenvector_filters,
+    eigenvector_init_,
+)
 
 
 def seeded(seed=0):

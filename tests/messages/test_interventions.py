@@ -8,9 +8,7 @@ from torch.nn.utils import parametrizations
 from tests import networks
 from theodolite.errors import DomainError, ShapeError, UnknownNameError
 from theodolite.interventions import (
-    Directions,
     covariance_init_,
-    eigenvector_filters,
     freeze_except_,
     layer_norms,
     rescale_to_,
@@ -22,7 +20,11 @@ from theodolite_papers.lou2022.formulas.feature_maximization import (
     feature_pair_loss,
     layerwise_feature_maximization,
 )
-from theodolite_papers.maennel2020.formulas.eigenvector_init import eigenvector_init_
+from theodolite_papers.maennel2020.formulas.eigenvector_init import (
+    Directions,
+    eigenvector_filters,
+    eigenvector_init_,
+)
 
 X = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(20) % 2

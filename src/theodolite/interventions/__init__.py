@@ -3,8 +3,6 @@
 from theodolite.interventions.data_init import covariance_init_
 from theodolite.interventions.filters import (
     TAU_CURVES,
-    Directions,
-    eigenvector_filters,
     sample_filters,
     tau_curve,
 )
@@ -21,10 +19,8 @@ from theodolite.interventions.rescaling import layer_norms, rescale_to_
 __all__ = [
     "INITIALIZERS",
     "TAU_CURVES",
-    "Directions",
     "Initializer",
     "covariance_init_",
-    "eigenvector_filters",
     "fans",
     "freeze_except_",
     "init_weight_",

@@ -13,19 +13,14 @@ from theodolite.engine.batches import iterate_batches
 from theodolite.engine.layers import CONVOLUTIONS, Layers, unwrap
 from theodolite.engine.state import evaluating
 from theodolite.errors import DomainError, ShapeError, UnknownNameError
-from theodolite.interventions.filters import (
-    Directions,
-    Tau,
-    eigenvector_filters,
-    sample_filters,
-    tau_values,
-)
+from theodolite.interventions.filters import Tau, sample_filters, tau_values
 from theodolite.interventions.matrix_layers import (
     filter_rows,
     matrix_layers,
     running_order,
     set_filters_,
 )
+from theodolite.linalg import top_eigen
 
 __all__ = ["covariance_init_"]
 
@@ -100,8 +95,7 @@ def covariance_init_(
     def make(name: str, covariance: Tensor, count: int) -> Tensor:
         enough = name not in given and count <= len(covariance)
         if filters == "eigenvectors" or (filters == "auto" and enough):
-            along = Directions(count)
-            return filters_from_eigenvectors(name, covariance, along, tau=tau, generator=generator)
+            return _eigenvectors(name, covariance, count, tau, generator)
         if name not in given:
             covariance = _weight_covariance(covariance, count, tau)
         return sample_filters(covariance, count, generator=generator)
@@ -109,21 +103,31 @@ def covariance_init_(
     return initialize_layers_(model, images, chosen, given, make, match_norms)
 
 
-def filters_from_eigenvectors(
-    name: str, covariance: Tensor, along: Directions, **options: Any
+def _eigenvectors(
+    name: str, covariance: Tensor, count: int, tau: Tau, generator: torch.Generator | None
 ) -> Tensor:
-    """Filters along eigenvectors; an error names the layer."""
-    try:
-        return eigenvector_filters(covariance, along, **options)
-    except ShapeError as error:
-        raise ShapeError(f"layer {name!r}: {error}") from None
+    """Leading eigenvectors as filters, with the strengths tau and random signs."""
+    if count > len(covariance):
+        raise ShapeError(
+            f"layer {name!r}: expected at least {count} dimensions, one eigenvector per filter, "
+            f"got {len(covariance)}; pass filters='auto' or 'sampled'"
+        )
+    values, vectors = top_eigen(covariance, count)
+    return (vectors * tau_values(tau, values) * random_signs(vectors, generator)).mT
+
+
+def random_signs(like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """One sign for each column, drawn on the device of the generator."""
+    device = "cpu" if generator is None else generator.device
+    coins = torch.randint(2, like.shape[1:], generator=generator, device=device)
+    return (2 * coins - 1).to(like)
 
 
 def _weight_covariance(covariance: Tensor, count: int, tau: Tau) -> Tensor:
     """The sum of tau^2 e e^T; if tau is a function, it chooses the directions."""
     free = callable(tau) and not isinstance(tau, str)
     size = len(covariance)
-    values, vectors = Directions(size if free else min(count, size)).of(covariance)
+    values, vectors = top_eigen(covariance, size if free else min(count, size))
     scaled = vectors * tau_values(tau, values, exact=False)
     return scaled @ scaled.mT
 

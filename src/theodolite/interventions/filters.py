@@ -1,24 +1,19 @@
-"""Filters from a covariance: random samples of it, or its eigenvectors times strengths tau."""
+"""Filters from a covariance: random samples of it, and strengths of its eigenvectors."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from theodolite.checks import require_choice, require_count, require_nonnegative, require_symmetric
+from theodolite.checks import require_count, require_nonnegative, require_symmetric
 from theodolite.errors import DomainError, ShapeError, UnknownNameError
-from theodolite.linalg import Eigen, array_function, double, eps_of, symmetric_eigen, top_eigen
+from theodolite.linalg import array_function, double, eps_of, symmetric_eigen
 
 __all__ = [
     "TAU_CURVES",
-    "Directions",
-    "Select",
-    "Signs",
     "Tau",
-    "eigenvector_filters",
     "sample_filters",
     "tau_curve",
     "tau_values",
@@ -97,10 +92,6 @@ def tau_values(
     return padded.to(eigenvalues)
 
 
-Select = Literal["top", "smallest"]
-Signs = Literal["random", "+1", "largest"]
-
-
 @array_function
 def sample_filters(
     covariance: Float[Tensor, "d d"],
@@ -149,99 +140,6 @@ def sample_filters(
     # The root of a rounded zero eigenvalue is not small: eigenvalues within rounding become zero.
     roots = torch.where(values > noise * peak, values, torch.zeros_like(values)).sqrt()
     return (_normal(count, len(values), generator).to(roots) * roots) @ vectors.mT
-
-
-@dataclass(frozen=True)
-class Directions:
-    """A choice of eigenvectors of a covariance, and their order.
-
-    Args:
-        count: number of eigenvectors.
-        select: ``"top"`` for the largest eigenvalues first, otherwise the smallest first.
-        first: place of the first eigenvector, counted from 1.
-    """
-
-    count: int
-    select: Select = "top"
-    first: int = 1
-
-    def __post_init__(self) -> None:
-        require_choice(("top", "smallest"), select=self.select)
-        require_count(1, count=self.count, first=self.first)
-
-    def of(self, covariance: Float[Tensor, "d d"]) -> Eigen:
-        """The chosen eigenpairs.
-
-        Raises:
-            ShapeError: If the matrix has too few dimensions.
-        """
-        d, last = len(covariance), self.first + self.count - 1
-        if last > d:
-            raise ShapeError(
-                f"expected at least {last} dimensions for eigenvectors {self.first} to {last}, "
-                f"one per filter, got {d}; covariance_init_ samples any number of filters"
-            )
-        chosen = slice(self.first - 1, last)
-        if self.select == "top":
-            values, vectors = top_eigen(covariance, last)
-        else:
-            values, vectors = (part.flip(-1) for part in symmetric_eigen(covariance))
-        return Eigen(values[chosen], vectors[:, chosen])
-
-
-@array_function
-def eigenvector_filters(
-    covariance: Float[Tensor, "d d"],
-    directions: int | Directions,
-    *,
-    tau: Tau = "f2",
-    signs: Signs = "random",
-    generator: torch.Generator | None = None,
-) -> Float[Tensor, "K d"]:
-    r"""Eigenvectors of a covariance as filters: row k is :math:`\pm\tau_k e_k`.
-
-    On the data their outputs are uncorrelated, with variance :math:`\tau_k^2\lambda_k`.
-
-    Args:
-        covariance: covariance of the inputs or patches that the weights multiply.
-        directions: number of filters (for the largest eigenvalues), or a choice of eigenvectors.
-        tau: strengths, see :func:`tau_curve`: a name, numbers, or a function of sigma.
-        signs: ``"random"``; ``"+1"`` leaves them as the solver gives them; ``"largest"`` makes
-            the entry of largest magnitude positive. With ReLU the two signs differ.
-        generator: source of random signs.
-
-    Returns:
-        One filter per row.
-
-    Raises:
-        ShapeError: If there are more filters than dimensions.
-        DomainError: If the covariance is not symmetric or a strength is negative.
-
-    Examples:
-        >>> eigenvector_filters(torch.diag(torch.tensor([1.0, 9.0])), 1, signs="largest")
-        tensor([[0., 1.]])
-
-    References:
-        [maennel2020], section 2.5 and appendix E.3.
-    """
-    require_symmetric(covariance=covariance)
-    require_choice(("random", "+1", "largest"), signs=signs)
-    chosen = Directions(directions) if isinstance(directions, int) else directions
-    values, vectors = chosen.of(double(covariance))
-    strengths = tau_values(tau, values) * _signs(vectors, signs, generator)
-    return (vectors * strengths).mT + 0.0  # no negative zeros
-
-
-def _signs(vectors: Tensor, signs: Signs, generator: torch.Generator | None) -> Tensor:
-    count = vectors.shape[1]
-    if signs == "random":
-        device = "cpu" if generator is None else generator.device
-        coins = torch.randint(2, (count,), generator=generator, device=device)
-        return (2 * coins - 1).to(vectors)
-    if signs == "largest":
-        places = vectors.abs().argmax(0, keepdim=True)
-        return vectors.gather(0, places).squeeze(0).sign()
-    return torch.ones_like(vectors[0])
 
 
 def _normal(rows: int, columns: int, generator: torch.Generator | None) -> Tensor:
