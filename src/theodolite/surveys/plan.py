@@ -26,13 +26,13 @@ from theodolite.surveys.layers import Layout
 from theodolite.surveys.options import FEATURE_READERS, SIZES, SurveyOptions
 from theodolite.surveys.probe import Probe
 
-__all__ = ["KEPT_PRODUCTS", "SurveyPlan", "warn_of_memory"]
+__all__ = ["KEPT_PRODUCTS", "LIVE", "USED", "SurveyPlan", "warn_of_memory"]
 
 KEPT_PRODUCTS = 512  # largest number of examples whose inner products are kept
+USED = 0.8  # usable share of the limit: libraries below torch make their own copies
+LIVE = 6  # results of operations that exist at one time, with conversions of layout
 
 _MOST = 4 * 2**30  # default limit on the CPU
-_USED = 0.8  # usable share of the limit: libraries below torch make their own copies
-_LIVE = 6  # results of operations that exist at one time, with conversions of layout
 _MATRICES = 16 * 8  # bytes for each pair of examples: references, a kernel, its decomposition
 _NULL_COPIES = 6 * 8  # bytes for each number of permuted targets, with intermediate results
 _STACKED = 2**23  # largest number of bytes of kernels that are processed together
@@ -99,12 +99,12 @@ class SurveyPlan:
         warn_of_memory(limit, available_bytes(_place(probe)), stacklevel=4)
         others = [] if held_out is None else [held_out]
         probe_bytes = sum(tensor.nbytes for part in (probe, *others) for tensor in _inputs(part))
-        single = _LIVE * layout.footprint.per_example(layout.footprint.largest)
+        single = LIVE * layout.footprint.per_example(layout.footprint.largest)
         single += 4 * sum(layer.features for layer in layout.layers)
-        free = int(_USED * limit) - probe_bytes
+        free = int(USED * limit) - probe_bytes
         if free < 2 * single:
             raise MemoryLimitError(
-                f"memory_limit: expected at least {math.ceil((probe_bytes + 2 * single) / _USED):,}"
+                f"memory_limit: expected at least {math.ceil((probe_bytes + 2 * single) / USED):,}"
                 f" bytes ({probe_bytes:,} for the probe, {2 * single:,} for passes of one example),"
                 f" got {limit:,}; choose fewer examples (sizes=) or layers"
             )

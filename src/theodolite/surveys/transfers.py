@@ -47,7 +47,7 @@ from theodolite.records import Note, Record, load_record, save_record
 from theodolite.surveys.heads import Body, pretrained_body
 from theodolite.surveys.layers import Footprint, Layer, survey_layers
 from theodolite.surveys.options import SurveyOptions
-from theodolite.surveys.plan import warn_of_memory
+from theodolite.surveys.plan import LIVE, USED, warn_of_memory
 from theodolite.surveys.probe import Probe, draw_probe, fit_inputs
 from theodolite.surveys.results import unused_folder
 from theodolite.surveys.run import versions
@@ -80,8 +80,6 @@ Prepare = Callable[[Any], Any]
 _PROBED = 500  # largest number of examples for the linear probe of a layer
 _FEW = 20  # examples of the kernel whose time predicts that of a larger one
 _KERNELS = 7  # kernels between all examples that exist at one time, in float64
-_USED = 0.8  # usable share of the limit: libraries below torch make their own copies
-_LIVE = 6  # results of operations that exist at one time
 _CLOSING, _TIMED = 3, 256  # decompositions at the end; rows of the one that is timed
 
 
@@ -643,12 +641,12 @@ def _fitting(
     count = len(examples.batch)
     kept = sum(tensor.nbytes for tensor in tensors_in(probe.batch.args))
     kept += 4 * count * sum(layer.features for layer in shown)
-    single = _LIVE * footprint.per_example(footprint.largest)
+    single = LIVE * footprint.per_example(footprint.largest)
     kernels = _KERNELS * 8 * count**2
-    free = int(_USED * limit) - kept
+    free = int(USED * limit) - kept
     if free < max(single, kernels):
         raise MemoryLimitError(
-            f"memory_limit: expected at least {size_text((kept + max(single, kernels)) / _USED)} "
+            f"memory_limit: expected at least {size_text((kept + max(single, kernels)) / USED)} "
             f"({size_text(kept)} for {count} examples and their features, {size_text(single)} for "
             f"a pass of one, {size_text(kernels)} for kernels), got {size_text(limit)}; pass fewer "
             "examples= or layers="
