@@ -36,6 +36,7 @@ from theodolite.linalg import (
     target_columns,
 )
 from theodolite.measures.representation import curve_from_projections, prepare_features
+from theodolite.measures.representation.curve import GRID_POINTS
 from theodolite.metrics._streaming import (
     StreamingMetric,
     floating,
@@ -48,7 +49,6 @@ _EPS = torch.finfo(torch.float64).eps
 _FLOOR = 3e-7  # times the largest singular value: float64 Gram matrices resolve nothing below
 Scale = Literal["absolute", "normalized", "relative"]
 Sums = Moments | TriangularState
-_GRID_POINTS = 200  # of the measure's default grid
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class RepresentationAlignment(StreamingMetric[Sums]):
         """Values at the thresholds."""
         seen = self._statistics()
         if seen is None:
-            size = _GRID_POINTS if self.thresholds is None else len(self.thresholds)
+            size = GRID_POINTS if self.thresholds is None else len(self.thresholds)
             return torch.full((size,), torch.nan, dtype=torch.float64, device=self.device)
         projections = self._projections(seen)
         device = projections.singular_values.device
@@ -266,7 +266,7 @@ class RepresentationAlignment(StreamingMetric[Sums]):
     def _smallest(self) -> float:
         """The smallest positive threshold; infinite if there is none."""
         if self.thresholds is None:
-            return 1 / (_GRID_POINTS - 1)
+            return 1 / (GRID_POINTS - 1)
         positive = self.thresholds[self.thresholds > 0]
         return float(positive.min()) if len(positive) else float("inf")
 

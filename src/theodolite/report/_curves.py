@@ -9,6 +9,7 @@ from plotly import graph_objects as go
 
 from theodolite.records import Group, Moment, RunView
 from theodolite.report._figures import (
+    MOST_PANELS,
     Figure,
     Key,
     Numbers,
@@ -24,7 +25,6 @@ from theodolite.report.pages import LIGHT, carried, plain, plotly_text, short, s
 
 __all__ = ["Curve", "layer_panels", "overlay"]
 
-_MOST_PANELS = 8
 _MOST_POINTS = 80
 _MOST_NAMED = 8  # layers in a legend
 _MOST_LAYERS = 24  # layers with curves on a page; the record has all of them
@@ -105,7 +105,7 @@ def layer_panels(group: Group, curve: Curve, words: Words) -> Figure | None:
         layer: Panel(short(layer, 32), _runs_of(group, curve, layer), curve.layout(), height=220)
         for layer in layers
     }
-    first = [layers[i] for i in spaced(len(layers), _MOST_PANELS)]
+    first = [layers[i] for i in spaced(len(layers), MOST_PANELS)]
     several = len(group.runs) > 1
     legend = [
         Key(plain(run.name) if several else curve.y, tone(group, curve.family, order), mark)

@@ -24,6 +24,7 @@ from theodolite.report.pages import LIGHT, finite, plotly_text, short
 
 __all__ = [
     "HOUSE_STYLE",
+    "MOST_PANELS",
     "Figure",
     "Key",
     "Numbers",
@@ -42,6 +43,7 @@ __all__ = [
     "with_ranges",
 ]
 
+MOST_PANELS = 8  # that a figure shows; the others are folded
 _NARROW = 1.5  # decades with too few powers of ten to read
 _LINEAR = 0.7  # decades: below a factor of five a logarithmic axis has too few round numbers
 _MOST_DECADES = 3.5  # that each have their label

@@ -9,6 +9,7 @@ from theodolite.advice.captions import loss_sentence
 from theodolite.records import FAMILIES, Group, Moment, RunView
 from theodolite.report._depth import Line
 from theodolite.report._figures import (
+    MOST_PANELS,
     Figure,
     Key,
     Panel,
@@ -24,7 +25,6 @@ from theodolite.report.pages import LIGHT, carried, plain, plotly_text, short, s
 __all__ = ["TRUTH", "legend_of", "loss_figure", "over_steps", "step_figure", "whole_figure"]
 
 TRUTH = "cka_truth"  # CKA to the true labels, if the targets are other labels
-_MOST_PANELS = 8
 _SYMBOLS = ("circle", "circle-open")
 
 
@@ -58,7 +58,7 @@ def step_figure(group: Group, family: str) -> Figure | None:
     made = {layer: over_steps(group, family, lines, layer, y=y) for layer in layers}
     panels = {layer: panel for layer, panel in made.items() if panel is not None}
     names = list(panels)
-    first = [names[i] for i in spaced(len(names), _MOST_PANELS)]
+    first = [names[i] for i in spaced(len(names), MOST_PANELS)]
     if not panels:
         return None
     return Figure(

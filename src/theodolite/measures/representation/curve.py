@@ -37,7 +37,7 @@ from theodolite.measures.representation.projections import (
 )
 
 Scale = Literal["absolute", "normalized", "relative"]
-_GRID_POINTS = 200
+GRID_POINTS = 200  # of the default grid
 
 
 @prints_shapes
@@ -214,7 +214,7 @@ def grid_of(
     """The given thresholds, or 200 equispaced points up to the largest possible value."""
     if thresholds is None:
         top = count**0.5 if scale == "absolute" else 1.0
-        grid = torch.linspace(0, top, _GRID_POINTS, dtype=torch.float64)
+        grid = torch.linspace(0, top, GRID_POINTS, dtype=torch.float64)
         return Grid(grid.to(double(like[:0]).device), scale, rtol)
     require_axes(1, thresholds=thresholds)
     require_nonempty(thresholds=thresholds)
