@@ -158,9 +158,9 @@ def _beside_size(known: Sequence[Candidate], points: bool) -> Reason:
 def ranking_lead(contents: Mapping[str, Any]) -> str:
     """What was ranked, on which examples and how, as the page of a ranking begins."""
     models, data = len(contents["models"]), contents["data"]
-    text = f"{models} model{'s' if models > 1 else ''} on {data['probe']} labelled examples"
+    text = f"{models} model{'s' if models > 1 else ''} on {data['probe']:,} labelled examples"
     if data["num_classes"] is not None:
-        text += f" of {data['num_classes']} classes (guessing: {percent(data['chance'])})"
+        text += f" of {data['num_classes']} classes (chance {percent(data['chance'])})"
     return f"{text}. Each example is predicted from all the others; nothing was trained."
 
 
@@ -185,24 +185,25 @@ def _model_answer(contents: Mapping[str, Any], classes: bool, few: bool) -> Answ
     forecast = best["forecast"]
     span = _span(forecast["low"], forecast["high"], classes)
     reach = f"{_shown(forecast['value'], classes)} ({span})"
-    error = f"leave-one-out error {best['error']:.2f} for {best['name']}"
+    name = _named(best["name"])
+    error = f"leave-one-out error {best['error']:.2f} for {name}"
     others = [model for model in models[1:] if model["name"] not in ties]
     if len(models) > 1:
-        error += f", {models[1]['error']:.2f} for {models[1]['name']}"
+        error += f", {models[1]['error']:.2f} for {_named(models[1]['name'])}"
     evidence = f"{error}; {contents['data']['probe']:,} labels, each predicted from the others"
     if len(models) == 1:
-        text = f"Fine-tuning {best['name']} is expected to reach {reach}. No other model was given."
+        text = f"Fine-tuning {name} is expected to reach {reach}. No other model was given."
         return Answer("model", text, "likely", evidence, finding="one-model")
     if ties:
-        text = f"Tie: {listed(ties, most=4)} are not distinguished on these labels."
-        text += f" Fine-tuning {best['name']} is expected to reach {reach}."
+        text = f"Tie: {listed(map(_named, ties), most=4)} are not distinguished on these labels."
+        text += f" Fine-tuning {name} is expected to reach {reach}."
         sizes = {m["name"]: int(m["parameters"]) for m in models if m["name"] in ties}
         choice = "any of them"
         if len(set(sizes.values())) > 1:
-            choice = f"the smallest of them, {min(sizes, key=sizes.__getitem__)}"
+            choice = f"the smallest of them, {_named(min(sizes, key=sizes.__getitem__))}"
         advice = f"Start from {choice}, or label more examples."
         return Answer("model", text, "undecided", evidence, advice, "tie")
-    text = f"Start from {best['name']}: fine-tuning is expected to reach {reach}."
+    text = f"Start from {name}: fine-tuning is expected to reach {reach}."
     incomplete = few or any(model["tangent"] is None for model in models)
     sure: Certainty = "likely" if incomplete or not others else "clear"
     return Answer("model", text, sure, evidence, finding="one-best")
@@ -218,7 +219,9 @@ def _layer_answer(best: Mapping[str, Any], classes: bool, few: bool) -> Answer |
     reach = _shown(chosen[measure], classes)
     span = _span(chosen[f"{measure}_low"], chosen[f"{measure}_high"], classes)
     evidence = f"95 % interval {span}, {chosen['n']:,} examples"
-    head = f"Without fine-tuning, {_cut(best['name'], chosen['name'])}: a linear probe reaches"
+    head = (
+        f"Without fine-tuning, {_cut(_named(best['name']), chosen['name'])}: a linear probe reaches"
+    )
     text, finding, sure = f"{head} {reach}.", "one-layer", "likely"
     apart = abs(last[measure] - chosen[measure]) * 2 > abs(
         chosen[f"{measure}_high"] - chosen[f"{measure}_low"]
@@ -230,6 +233,11 @@ def _layer_answer(best: Mapping[str, Any], classes: bool, few: bool) -> Answer |
             finding, sure = "layers-alike", "undecided"
     certainty: Certainty = "undecided" if sure == "undecided" or few else "likely"
     return Answer("layer", text, certainty, evidence, finding=finding)
+
+
+def _named(model: str) -> str:
+    """A model in a sentence; a name of several words needs quotes."""
+    return f"“{model}”" if " " in model else model
 
 
 def _cut(model: str, layer: str) -> str:

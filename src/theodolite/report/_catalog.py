@@ -350,13 +350,17 @@ def plotly_figure(figure: Figure, step: int | None, palette: Mapping[str, str]) 
             drawn.add_trace(trace, row=row, col=1)
         drawn.update_xaxes(layout["xaxis"], row=row, col=1)
         drawn.update_yaxes(layout["yaxis"], row=row, col=1)
+    named_lines = len(drawn.data) > 1 and drawn.data[0].type == "scatter"
+    above = named_lines and len(panels) == 1  # beside one panel a legend takes half of a phone
     drawn.update_layout(
         template=HOUSE_STYLE,
-        height=sum(panel.height for panel in panels) + (90 if titles[0] else 60),
+        height=sum(panel.height for panel in panels) + (90 if titles[0] or above else 60),
         title={"text": figure.words.title, "font": {"size": 15}},
-        margin={"l": 60, "r": 20, "t": 80 if titles[0] else 50, "b": 50},
-        showlegend=len(drawn.data) > 1 and drawn.data[0].type == "scatter",
+        margin={"l": 60, "r": 20, "t": 80 if titles[0] or above else 50, "b": 50},
+        showlegend=named_lines,
     )
+    if above:
+        drawn.update_layout(legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"})
     colors = {LIGHT[name]: color for name, color in palette.items()}
     return go.Figure(_recolored(drawn.to_plotly_json(), colors))
 
