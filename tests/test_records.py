@@ -517,11 +517,13 @@ for attempt in range(50):
     writer = os.fork()
     if writer == 0:
         write_forever()
-    until = time.monotonic() + rng.uniform(0, 0.06)
-    while time.monotonic() < until:
-        require_whole()
-    os.kill(writer, signal.SIGKILL)
-    os.waitpid(writer, 0)
+    try:
+        until = time.monotonic() + rng.uniform(0, 0.06)
+        while time.monotonic() < until:
+            require_whole()
+    finally:  # also after a failure: a living writer would keep the output open
+        os.kill(writer, signal.SIGKILL)
+        os.waitpid(writer, 0)
     require_whole()
 save_run(Run("run", head, ()), folder)
 assert len(list(folder.iterdir())) == 2, "leftovers of killed writers stay"

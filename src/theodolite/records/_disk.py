@@ -13,7 +13,7 @@ from theodolite.errors import RecordError, WriteError
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["held_folder", "made_folder", "read_file", "remove_leftovers", "replace_file"]
+__all__ = ["folders_in", "held_folder", "made_folder", "read_file", "remove_leftovers", "replace_file"]
 
 
 def replace_file(path: str | os.PathLike[str], data: bytes) -> Path:
@@ -50,6 +50,14 @@ def remove_leftovers(folder: Path, *names: str) -> None:
         for path in folder.glob(f".{name}.*"):
             with suppress(OSError):
                 path.unlink()
+
+
+def folders_in(folder: Path) -> list[Path]:
+    """The folders in a folder, in order of their names; none if another process has removed it."""
+    try:
+        return sorted(path for path in folder.iterdir() if path.is_dir())
+    except OSError:
+        return []
 
 
 @contextmanager

@@ -24,6 +24,7 @@ import numpy as np
 from theodolite._version import __version__
 from theodolite.errors import RecordError
 from theodolite.records._disk import (
+    folders_in,
     held_folder,
     read_file,
     remove_leftovers,
@@ -370,7 +371,7 @@ def _read_document(path: Path, max_bytes: int | None) -> bytes:
     try:
         return read_file(path, max_bytes)
     except FileNotFoundError:
-        below = sorted(found.parent.name for found in path.parent.glob(f"*/{path.name}"))
+        below = [found.name for found in folders_in(path.parent) if (found / path.name).exists()]
         others = f" here, but in {', '.join(below[:_MOST_NAMED])}" if below else ""
         raise RecordError(
             f"{path.parent}: expected a folder with record.json, found none{others}"

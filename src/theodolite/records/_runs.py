@@ -11,7 +11,7 @@ from typing import Any
 from warnings import warn
 
 from theodolite.errors import RecordError
-from theodolite.records._disk import made_folder
+from theodolite.records._disk import folders_in, made_folder
 from theodolite.records._files import (
     LARGEST_RECORD,
     MOST_READS,
@@ -116,7 +116,9 @@ def _write_run(run: Run, place: Place) -> tuple[Path, Path]:
         The head's path, and the folder of the steps.
     """
     steps = place.folder / _STEPS
-    if steps.exists() or not place.alone:  # the old run stays complete until its head is replaced
+    # The old run stays complete until its head is replaced. No name is used twice: a reader tells
+    # a new run from the old one by its head, which has this name.
+    if (place.folder / "record.json").exists() or steps.exists() or not place.alone:
         steps = place.folder / f"{_STEPS}-{secrets.token_hex(4)}"
     contents = dict(run.head.contents)
     if run.is_history and steps.name != _STEPS:
@@ -263,7 +265,7 @@ def _read_run(head: Record, folder: str | os.PathLike[str], max_bytes: int | Non
     below = Path(folder) / _steps_name(head, folder)
     contents = {key: value for key, value in head.contents.items() if key != _STEPS_KEY}
     head = require_history_head(_in_current_terms(replace(head, contents=contents)), folder)
-    places = sorted(below.glob("*/"))
+    places = folders_in(below)
     committed = [path for path in places if (path / "record.json").exists()]
     lost = [path.name for path in places[:-1] if path not in committed]
     if lost:
