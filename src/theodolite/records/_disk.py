@@ -13,7 +13,14 @@ from theodolite.errors import RecordError, WriteError
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["folders_in", "held_folder", "made_folder", "read_file", "remove_leftovers", "replace_file"]
+__all__ = [
+    "folders_in",
+    "held_folder",
+    "made_folder",
+    "read_file",
+    "remove_leftovers",
+    "replace_file",
+]
 
 
 def replace_file(path: str | os.PathLike[str], data: bytes) -> Path:
