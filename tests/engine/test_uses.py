@@ -226,6 +226,48 @@ def test_in_place_scales_and_shifts():
     assert_kernels(InPlace().double(), torch.randn(4, 3).double())
 
 
+def test_a_view_that_is_scaled_in_place_leaves_earlier_uses_of_its_tensor():
+    class Half(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(3, 4)
+            self.scale = nn.Parameter(torch.randn(2))
+            self.head = nn.Linear(2, 1)
+
+        def forward(self, x):
+            hidden = self.linear(x) * 2
+            earlier = hidden.sum(1, keepdim=True)
+            half = hidden[:, :2]
+            half *= self.scale
+            return self.head(half) + earlier
+
+    torch.manual_seed(0)
+    kernels = assert_kernels(Half().double(), torch.randn(4, 3).double())
+    assert kernels.measured == "in batches"
+
+
+def test_a_call_with_one_parameter_that_hides_another_is_found():
+    class Hiding(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.seen, self.hidden = nn.Parameter(torch.randn(3)), nn.Parameter(torch.randn(3))
+
+        def scaled(self, x, weight):
+            if has_torch_function((x, weight)):
+                return handle_torch_function(self.scaled, (x, weight), x, weight)
+            return x * weight * self.hidden
+
+        def forward(self, x):
+            return self.scaled(x, self.seen)
+
+    torch.manual_seed(0)
+    model, x = Hiding().double(), torch.randn(4, 3).double()
+    recorded, output = record(model, x)
+    with pytest.raises(CaptureError, match="'hidden'"):
+        require_complete(output.sum(), recorded)
+    assert assert_kernels(model, x).measured != "in batches"
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # importing torch's compiler
 def test_compiled_and_parallel_models_are_followed():
     torch.manual_seed(0)

@@ -6,7 +6,6 @@ of a result when the call returns, because an in-place operation may later chang
 graph of autograd then shows whether any use was missed.
 """
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -16,7 +15,6 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from torch._C._autograd import _get_sequence_nr  # torch has no public name for node numbers
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
@@ -131,7 +129,13 @@ def pull_back(origin: Origin, root: Tensor, gradients: Tensor) -> Tensor:
     return quiet_vmap(single)(gradients)
 
 
-Interval = tuple[int, int]
+class GraphCall(NamedTuple):
+    """A call that received parameters, in the graph of autograd."""
+
+    sources: tuple[int, ...]  # ids of the parameters, or of tensors made of them
+    parameter: str  # name of one of the parameters
+    before: set[Any]  # nodes of its arguments before the call
+    results: list[Any]  # nodes of its results
 
 
 @dataclass(slots=True)
@@ -272,7 +276,7 @@ class UseRecorder(TorchFunctionMode):
         self._row_index: dict[torch.device, Tensor] = {}
         self._first_row = kept_rows[0] if kept_rows else 0
         self._count = 0
-        self.intervals: dict[int, list[Interval]] = {}
+        self.graph_calls: list[GraphCall] = []
         self.result_bytes = 0
         self.in_outputs = True
         self.suspects: set[str] = set()
@@ -369,9 +373,10 @@ class UseRecorder(TorchFunctionMode):
         kept = args
         if traits.overwrites and isinstance(args[0], Tensor):
             kept = (args[0].clone(), *args[1:])
-        start = _get_sequence_nr()
+        given = tensors_in((args, kwargs))
+        before = _nodes_of(given)
         result = self._call(func, traits, args, kwargs, depends)
-        if isinstance(result, Tensor) and _views_inside(result, args, kwargs):
+        if isinstance(result, Tensor) and _views_inside(result, given):
             result = result.clone()
         self._note_results(result, depends, traits.rounds)
         returned = [result] if isinstance(result, Tensor) else tensors_in(result)
@@ -382,9 +387,9 @@ class UseRecorder(TorchFunctionMode):
             # One result may depend on another, as in LSTM cells.
             result = tuple(_behind_own_node(part) for part in result)
             returned = tensors_in(result)
-        interval = start, _get_sequence_nr()
-        for source in sources:
-            self.intervals.setdefault(source, []).append(interval)
+        name = next(iter(sources.values())).roots[0]
+        nodes = [tensor.grad_fn for tensor in returned]
+        self.graph_calls.append(GraphCall((*sources,), name, before, nodes))
         if depends:
             self._record_uses(func, traits.name, kept, kwargs, list(sources.values()), returned)
         else:
@@ -507,7 +512,17 @@ def _written(target: Tensor) -> list[Tensor]:
     return [target] if base is None else [target, base]
 
 
-def _views_inside(result: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _nodes_of(tensors: Iterable[Tensor]) -> set[Any]:
+    """The graph nodes of tensors, and of the tensors that they are views of."""
+    nodes = set()
+    for tensor in tensors:
+        nodes.add(tensor.grad_fn)
+        if tensor._base is not None:
+            nodes.add(tensor._base.grad_fn)
+    return nodes
+
+
+def _views_inside(result: Tensor, given: Sequence[Tensor]) -> bool:
     """Whether a result is a view of a tensor that only this call has created and used.
 
     An in-place operation on such a view, such as a ReLU after instance normalisation, would move
@@ -516,7 +531,6 @@ def _views_inside(result: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any])
     base = result._base
     if base is None:
         return False
-    given = tensors_in((args, kwargs))
     return all(base is not tensor and base is not tensor._base for tensor in given)
 
 
@@ -577,26 +591,32 @@ def _traits(func: Callable[..., Any]) -> _Traits:
 def require_complete(output: Tensor, recorder: UseRecorder) -> None:
     """Check that every edge of the graph into a parameter was made by a recorded call.
 
-    Nodes have consecutive numbers. The recorder kept the numbers at the start and at the end of
-    every call that received the parameter.
+    The nodes between the results of a call and its arguments belong to the call.
 
     Raises:
-        CannotSplitError: If another node uses a parameter; the message names both.
+        CannotSplitError: If another node uses a parameter, or an inner node of a call; the message
+            names both.
     """
     targets = _targets(recorder)
-    calls = _Calls(recorder)
+    results: set[Any] = {edge.node for use in recorder.uses for edge in use.edges}
+    results |= {origin.tensor.grad_fn for origin in recorder.origins.values()}
+    owners = _owners(recorder.graph_calls)
     for node, edges in _nodes(output):
+        call = owners.get(node)
         for following, _ in edges:
             if following is None:
                 continue
             leaf = type(following).__name__ == "AccumulateGrad"  # the end of a graph
             target = targets.get(id(following.variable if leaf else following))
-            if target is None:
-                name = calls.entered(node, following)
+            if target is not None:
+                if call is not None and not target.tensors.isdisjoint(call.sources):
+                    continue
+                name = target.parameter
             else:
-                name = None if _made_inside(node, target.intervals) else target.parameter
-            if name is None:
-                continue
+                inside = owners.get(following)
+                if inside is None or inside is call or following in results:
+                    continue
+                name = inside.parameter
             raise CannotSplitError(
                 f"parameter {name!r}: expected all of its uses to be recorded, but {node.name()} "
                 "uses it in a way that cannot be recorded; a custom autograd.Function, a gradient "
@@ -614,36 +634,20 @@ def require_visible(output: Tensor) -> None:
         pass
 
 
-class _Calls:
-    """The calls that received a parameter, by the numbers of the nodes that they made."""
-
-    def __init__(self, recorder: UseRecorder) -> None:
-        self._names = {
-            interval: recorder.origins[key].roots[0]
-            for key, own in recorder.intervals.items()
-            for interval in own
-        }
-        self._intervals = sorted(self._names)
-        self._starts = [start for start, _ in self._intervals]
-        results: list[Any] = [edge.node for use in recorder.uses for edge in use.edges]
-        results += [origin.tensor.grad_fn for origin in recorder.origins.values()]
-        self._results = {id(node): node for node in results if node is not None}
-
-    def entered(self, node: Any, following: Any) -> str | None:
-        """Name of the parameter if a node outside of recorded calls uses an inner node of one.
-
-        None if it uses only results.
-        """
-        if id(following) in self._results:
-            return None
-        inside = self._interval(following)
-        return None if inside is None or inside == self._interval(node) else self._names[inside]
-
-    def _interval(self, node: Any) -> Interval | None:
-        number = node._sequence_nr()
-        index = bisect_right(self._starts, number) - 1
-        found = self._intervals[index] if index >= 0 else None
-        return found if found is not None and number < found[1] else None
+def _owners(calls: Iterable[GraphCall]) -> dict[Any, GraphCall]:
+    """Node -> the call that made it, for the nodes between results and arguments of calls."""
+    owners: dict[Any, GraphCall] = {}  # nodes are keys, so that their wrappers stay alive
+    for call in calls:
+        stack = [*call.results]
+        while stack:
+            node = stack.pop()
+            if node is None or node in owners or node in call.before:
+                continue
+            edges = node.next_functions
+            if edges:  # a leaf belongs to no call
+                owners[node] = call
+                stack += [following for following, _ in edges]
+    return owners
 
 
 class _Target(NamedTuple):
@@ -651,7 +655,7 @@ class _Target(NamedTuple):
 
     made_by: Any  # kept alive, because a released wrapper gives its id to the next one
     parameter: str
-    intervals: list[Interval]  # of the calls that received it
+    tensors: set[int]  # ids of the tensors
 
 
 def _targets(recorder: UseRecorder) -> dict[int, _Target]:
@@ -659,8 +663,8 @@ def _targets(recorder: UseRecorder) -> dict[int, _Target]:
     targets: dict[int, _Target] = {}
     for key, origin in recorder.origins.items():
         made_by = origin.tensor if origin.tensor.grad_fn is None else origin.tensor.grad_fn
-        target = targets.setdefault(id(made_by), _Target(made_by, origin.roots[0], []))
-        target.intervals.extend(recorder.intervals.get(key, []))
+        target = targets.setdefault(id(made_by), _Target(made_by, origin.roots[0], set()))
+        target.tensors.add(key)
     return targets
 
 
@@ -685,8 +689,3 @@ def _nodes(output: Tensor) -> Iterator[tuple[Any, Any]]:
         edges = node.next_functions
         yield node, edges
         stack += [following for following, _ in edges]
-
-
-def _made_inside(node: Any, intervals: list[Interval]) -> bool:
-    number = node._sequence_nr()
-    return any(start <= number < end for start, end in intervals)
