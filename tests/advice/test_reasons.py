@@ -33,7 +33,7 @@ def test_a_record_has_the_kind_beside_the_words():
     assert contents["skipped"]["tangent"] == "unlabeled data: there are no targets to align with"
     few = [entry for entry in contents["warnings"] if entry.get("note") == Note.FEW_FILTERS]
     assert {entry["layer"] for entry in few} == {"0", "2"}
-    line = "misalignment / random undefined in 2 of 2 layers (0 and 2): too few filters"
+    line = "misalignment / random undefined in 2 of 2 layers (layer 0 and layer 2): too few filters"
     assert found.summary().count("too few filters") == 1
     assert line in found.summary()
 
@@ -45,4 +45,4 @@ def test_layers_with_different_facts_share_one_line_of_the_page(tmp_path):
     quick = {"permutations": 0, "half_samples": 0, "seconds": None}
     found = th.survey(model, (x, y), families=["covariance", "kernel"], options=quick)
     page = found.to_html(tmp_path / "page.html").read_text()
-    assert "in 2 of 2 layers (0 and 2): too few filters" in page
+    assert "in 2 of 2 layers (layer 0 and layer 2): too few filters" in page

@@ -86,3 +86,9 @@ def test_commands_need_no_standard_error(place, log, code):
     transfer = ["transfer", "data.npz", "a=net.py:build", "b=net.py:build", "--no-tangent"]
     transfer += ["--workers", "2", "-o", "two"]
     assert "record two\n" in run(place, *transfer, shell=log, codes=(code,))
+
+
+def test_a_reader_that_stops_is_no_error(place):
+    command = ("survey", "net.py:build", "data.npz", "--family", "kernel")
+    run(place, *command, shell="2> said.txt | true")
+    assert "error" not in (place / "work" / "said.txt").read_text()

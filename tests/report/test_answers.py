@@ -46,7 +46,7 @@ def test_two_runs_are_told_by_what_differs():
         "“a” represents its labels more than “b”: CKA to labels 0.600 against 0.200 in l1,"
         " higher in every layer."
     )
-    assert "28 times what chance explains" in found["task"].evidence
+    assert "28 standard deviations of the chance level" in found["task"].evidence
     assert found["next"].text.startswith("Look at l0 first")
 
 

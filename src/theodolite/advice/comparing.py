@@ -121,7 +121,7 @@ def _apart(a: _Profile, b: _Profile, layer: str) -> tuple[Certainty, str]:
     if deviations <= CHANCE:
         sure = "undecided"
     shown = f"{deviations:.{1 if deviations < CLEAR else 0}f}"
-    return sure, f"the difference is {shown} times what chance explains (one standard deviation)"
+    return sure, f"the difference is {shown} standard deviations of the chance level"
 
 
 def _task(group: Group, step: int | None) -> Answer | None:

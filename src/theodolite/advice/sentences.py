@@ -353,7 +353,7 @@ def _last_layer(finding: LastLayer) -> Answer:
     sure: Certainty = "likely" if isfinite(finding.deviations) else "undecided"
     known = finding.deviations < inf
     evidence = (
-        f"{abs(finding.deviations):.1f} standard deviations from {family.chance}"
+        f"{abs(finding.deviations):.3g} standard deviations from {family.chance}"
         if known
         else "no chance level was measured"
     )

@@ -5,6 +5,7 @@ from math import isnan
 from typing import Any
 
 from theodolite.advice.reasons import noted, shared_words
+from theodolite.advice.sentences import layer_name
 from theodolite.records import (
     FAMILIES,
     Answer,
@@ -55,7 +56,7 @@ def summary_text(
 
 def _share(layers: Sequence[str], total: int) -> str:
     """Layers within a note: "6 of 20 layers (a, b, c and 3 more)"."""
-    names = listed((name or "(model)" for name in layers), most=3)
+    names = listed(map(layer_name, layers), most=3)
     return f"{len(layers)} of {total} layers ({names})"
 
 
@@ -84,7 +85,7 @@ def ranking_text(contents: Mapping[str, Any], answers: Sequence[Answer]) -> str:
     if data["num_classes"]:
         title += f" of {data['num_classes']} classes, chance {100 * data['chance']:.0f} %"
     shown = _per_cent if measure == "accuracy" else _number
-    heads = ["", "model", "error", f"forecast {measure}", "95 % interval", "linear probe"]
+    heads = ["", "model", "error", "forecast", "95 % interval", "linear probe"]
     table = [[*heads, "best layer", "parameters", "seconds"]]
     for place, model in enumerate(models, 1):
         forecast = model["forecast"]
@@ -107,6 +108,7 @@ def ranking_text(contents: Mapping[str, Any], answers: Sequence[Answer]) -> str:
     lines += ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in table]
     tie = " 1= marks a tie." if ties else ""
     lines += [f"Ranked by leave-one-out error (1: no better than the mean).{tie}"]
+    lines += [f"Forecast: {measure} after fine-tuning."]
     lines += [f"{name}: not measured, {why}" for name, why in contents["problems"].items()]
     lines += noted(contents)
     return "\n".join(line.rstrip() for line in lines)

@@ -61,9 +61,8 @@ def _common(
 ) -> None:
     """Measure alignment inside neural networks, layer by layer.
 
-    There are five families of measures. They compare features with labels, weights with inputs,
-    similarities of examples with labels, training steps of one layer with labels, and features or
-    gradients of examples with each other.
+    Begin with "theodolite demo": it trains and measures three small networks on embedded data.
+    "theodolite survey" measures your model.
     """
 
 

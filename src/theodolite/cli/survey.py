@@ -227,6 +227,8 @@ def survey(  # one parameter per option is how typer reads a command
     else:
         typer.secho(f"{model} on {data} ({split})", bold=True)
         typer.echo(f"{result.summary()}\n\n{files.lines()}")
+        if files.folder and others is None and split == "train":
+            typer.echo("next   the same with --held-out, if DATA has a test split")
     files.tell_problem()
     fail_on(fail_on_ or (), result.answers)
     files.require_written()

@@ -59,6 +59,8 @@ class PoliteGroup(typer.core.TyperGroup):
         except Exception as error:
             if ctx.params.get("_traceback") or _known_to_typer(error):
                 raise
+            if isinstance(error, BrokenPipeError):  # a reader like head has stopped: typer ends
+                raise
             _fail(error)
 
 

@@ -260,9 +260,9 @@ class Answer:
         return vars(self) | {"figures": list(self.figures)}
 
     def lines(self) -> list[str]:
-        """The text for a terminal: the sentence, its evidence, the advice."""
+        """The text for a terminal: the sentence, its evidence, the advice without backticks."""
         below = [f"{self.certainty}: {self.evidence}" if self.evidence else self.certainty]
-        below += [self.advice] if self.advice else []
+        below += [self.advice.replace("`", "")] if self.advice else []
         return [self.text, *(f"    {line}" for line in below)]
 
     def __str__(self) -> str:

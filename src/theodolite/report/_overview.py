@@ -4,7 +4,13 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from theodolite.advice.captions import count_of, digest_words, layer_count, quiet_reason
+from theodolite.advice.captions import (
+    count_of,
+    digest_words,
+    layer_count,
+    layer_words,
+    quiet_reason,
+)
 from theodolite.advice.reasons import UNREADABLE, missing_in, not_shown, shared_words
 from theodolite.records import FAMILIES, Group, listed
 from theodolite.report._depth import Chart, headlines, is_shortcut
@@ -124,7 +130,7 @@ def notes_of(group: Group) -> list[str]:
         for layer in run.last.unreadable:
             said.setdefault((FAMILIES["covariance"].heading, UNREADABLE), []).append(layer)
     for (heading, why), layers in said.items():
-        names = list(dict.fromkeys(map(plain, layers)))
+        names = list(dict.fromkeys(map(layer_words, layers)))
         where = f"{len(names)} of {count_of(layer_count(group), 'layer')}"
         named = f" ({listed(names)})" if len(names) <= _MOST_NAMED else ""
         notes.append(missing_in(heading, where + named, why))

@@ -92,7 +92,7 @@ class SurveyPlan:
         """The plan with a batch size, numbers of examples and free bytes within the memory limit.
 
         Raises:
-            MemoryLimitError: If one example, or the probe, does not fit.
+            MemoryLimitError: If one example, or the probe set, does not fit.
         """
         # Equal in all processes, because they must choose the same sizes.
         limit = size_in_bytes(options.memory_limit) or min(processes.gather(_default_limit(probe)))
@@ -105,8 +105,8 @@ class SurveyPlan:
         if free < 2 * single:
             raise MemoryLimitError(
                 f"memory_limit: expected at least {math.ceil((probe_bytes + 2 * single) / USED):,}"
-                f" bytes ({probe_bytes:,} for the probe, {2 * single:,} for passes of one example),"
-                f" got {limit:,}; choose fewer examples (sizes=) or layers"
+                f" bytes ({probe_bytes:,} for the probe set, {2 * single:,} for passes of one"
+                f" example), got {limit:,}; choose fewer examples (sizes=) or layers"
             )
         sizes, notes = dict(options.sizes), {}
         plan = replace(self, sizes=sizes, details=self.details and options.details)

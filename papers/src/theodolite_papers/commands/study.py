@@ -126,7 +126,10 @@ def gallery(
         bool, typer.Option("--open/--no-open", help="Open the page in a browser.")
     ] = True,
 ) -> None:
-    """Write a table of all records below a folder: runs, surveys, histories."""
+    """Write a page with a table of all records in a folder.
+
+    It lists runs of studies, surveys and histories, also those in sub-folders.
+    """
     from theodolite.cli.terminal import open_page
     from theodolite_papers.ledger.gallery import find_exhibits, write_gallery
 
