@@ -1,5 +1,6 @@
 """Records survive a round trip, a kill, and any damage, with a message."""
 
+import errno
 import hashlib
 import io
 import json
@@ -14,6 +15,7 @@ import threading
 import time
 import tracemalloc
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -472,6 +474,50 @@ def test_a_folder_with_a_run_is_not_free(tmp_path, kind):
     assert free_folder(tmp_path, below=True) == tmp_path.with_name(f"{tmp_path.name}-2")
 
 
+def test_folders_that_may_not_be_read_have_no_run(tmp_path, monkeypatch):
+    for name in ("open", "locked"):
+        save_run(history_of(step_of(0, 1)), tmp_path / "runs" / name)
+    forbid(monkeypatch, tmp_path / "runs" / "locked")
+    with pytest.raises(RecordError, match="found none here, but in open"):
+        load_record(tmp_path / "runs")
+    with pytest.raises(RecordError, match=r"locked.*cannot be read"):
+        load_run(tmp_path / "runs" / "locked")
+    assert free_folder(tmp_path / "runs" / "locked").name == "locked"
+    assert free_folder(tmp_path / "runs", below=True).name == "runs-2"
+    assert free_folder("a" * 300) == Path("a" * 300)  # longer than a name may be
+
+
+@pytest.mark.parametrize("place", ["steps", "steps/0000000001", "steps/0000000002"])
+def test_steps_that_may_not_be_read_are_not_left_out(tmp_path, monkeypatch, place):
+    save_run(history_of(*(step_of(number, 1) for number in range(3))), tmp_path)
+    forbid(monkeypatch, tmp_path / place)
+    with pytest.raises(RecordError, match=rf"{place}.*cannot be (listed|read)"):
+        load_run(tmp_path)
+
+
+def forbid(monkeypatch, folder):
+    """Nothing in a folder may be listed or looked up; a test that root runs has no such folder."""
+    for name in ("listdir", "scandir", "stat", "open"):
+        asked = getattr(os, name)
+
+        def refuse(path=".", *words, asked=asked, name=name, **options):
+            known = Path(os.fsdecode(path)) if isinstance(path, (str, os.PathLike)) else Path()
+            if folder in known.parents or (known == folder and name != "stat"):
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return asked(path, *words, **options)
+
+        monkeypatch.setattr(os, name, refuse)
+
+
+@pytest.mark.parametrize("schema", [1, SCHEMA])
+def test_numbers_that_no_float_can_hold_are_damage(tmp_path, schema):
+    path = save_record(Record({"value": 0.5}), tmp_path)
+    text = path.read_text().replace("0.5", "1e999")
+    path.write_text(text.replace(f'"schema": {SCHEMA}', f'"schema": {schema}'))
+    with pytest.raises(RecordError, match=r"record\.json: damaged.*1e999 is too large"):
+        load_record(tmp_path)
+
+
 KILLER = """
 import os, random, signal, sys, time
 from pathlib import Path
@@ -498,8 +544,10 @@ def save_step(record):  # as a HistoryWriter does
     with claimed(folder, overwrite=True) as place:
         _write_step(record, place, folder / _steps_name(load_record(folder), folder))
 
-def write_forever():
-    for written in range(1, 10**9):
+def write_on(parent):  # a writer whose parent has ended would fill the disk
+    written = 0
+    while os.getppid() == parent:
+        written += 1
         save_run(Run("run", head, tuple(step(n, written) for n in range(3))), folder)
         save_step(step(5, written))
 
@@ -514,9 +562,11 @@ def require_whole():
 save_run(Run("run", head, tuple(step(n, 0) for n in range(3))), folder)
 rng = random.Random(0)
 for attempt in range(50):
+    parent = os.getpid()
     writer = os.fork()
     if writer == 0:
-        write_forever()
+        write_on(parent)
+        os._exit(0)
     try:
         until = time.monotonic() + rng.uniform(0, 0.06)
         while time.monotonic() < until:
@@ -598,10 +648,13 @@ from theodolite.records import Record, load_record, save_record
 
 folder = sys.argv[1]
 save_record(Record({"written": 0}, {"x": np.zeros(50)}), folder)
+parent, written = os.getpid(), 0
 writer = os.fork()
 if writer == 0:
-    for written in range(10**9):
+    while os.getppid() == parent:
+        written += 1
         save_record(Record({"written": written}, {"x": np.full(50, written)}), folder)
+    os._exit(0)
 seen, reads = set(), 0
 try:
     while reads < 1000 or len(seen) <= 20:  # a busy machine runs one of the two at a time

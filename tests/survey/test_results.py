@@ -9,6 +9,8 @@ from torch import nn
 
 import theodolite as th
 from tests.survey.subjects import blobs, cnn, images, mlp
+from theodolite import records
+from theodolite.errors import RecordError
 from theodolite.measures.registry import MEASURES
 from theodolite.records import unreadable_layers
 
@@ -58,6 +60,28 @@ def test_a_survey_comes_back_as_it_was(found, tmp_path):
     for name, array in found.record.arrays.items():
         np.testing.assert_array_equal(loaded.record.arrays[name], array)
     assert loaded.summary() == found.summary()
+
+
+def test_a_survey_that_a_ranking_replaces_while_it_is_read(found, tmp_path, monkeypatch):
+    found.save(tmp_path)
+    read, replaced = records._files.read_file, []
+
+    def read_then_replace(path, max_bytes):
+        data = read(path, max_bytes)
+        if path.suffix == ".npz" and not replaced:
+            replaced.append(records.save_record(records.Record({"kind": "transfer"}), tmp_path))
+        return data
+
+    monkeypatch.setattr(records._files, "read_file", read_then_replace)
+    assert isinstance(th.load(tmp_path), th.Survey)
+    with pytest.raises(RecordError, match="damaged"):
+        th.load(tmp_path)
+
+
+def test_a_record_of_another_kind_is_no_result(tmp_path):
+    records.save_record(records.Record({"kind": "study"}), tmp_path)
+    with pytest.raises(RecordError, match="got kind 'study'"):
+        th.load(tmp_path)
 
 
 def test_summary_has_a_line_per_layer(found):

@@ -1,5 +1,6 @@
 """Rankings that go on in a folder: what is read again, and what is another run."""
 
+import copy
 import functools
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 import theodolite as th
 from tests.survey.test_transfer import Informed, good, letters, poor, task, texts_of
+from theodolite.records import Record, load_record, save_record
 from theodolite.surveys.transfer_sources import identity
 
 
@@ -44,6 +46,40 @@ def test_a_run_that_was_broken_off_goes_on(tmp_path):
     again = th.transfer(both, task(60), folder=tmp_path / "run", tangent=False)
     assert built == ["first", "second"]
     assert again.record.contents["models"] == found.record.contents["models"]
+
+
+def changed_model(found):
+    del found["forecast"]
+
+
+def changed_name(found):
+    found["name"] = "another"
+
+
+def changed_type(found):
+    found["features"]["accuracy"] = "high"
+
+
+@pytest.mark.parametrize("change", [changed_model, changed_name, changed_type])
+def test_a_model_whose_record_is_damaged_is_measured_again(tmp_path, change):
+    folder = tmp_path / "run"
+    found = th.transfer({"good": good()}, task(60), folder=folder, tangent=False)
+    (place,) = (folder / "models").iterdir()
+    record = load_record(place)
+    contents = copy.deepcopy(dict(record.contents))
+    change(contents)
+    save_record(Record(contents, record.arrays), place)
+    again = th.transfer({"good": good()}, task(60), folder=folder, tangent=False)
+    assert again.to_frame()["error"].tolist() == found.to_frame()["error"].tolist()
+    assert load_record(place).contents["features"] == record.contents["features"]
+
+
+def test_a_damaged_ranking_in_the_folder_is_another_run(tmp_path):
+    th.transfer({"good": good()}, task(60), folder=tmp_path / "run", tangent=False)
+    record = load_record(tmp_path / "run")
+    save_record(Record({**record.contents, "data": []}, record.arrays), tmp_path / "run")
+    with pytest.warns(UserWarning, match="holds a run already"):
+        th.transfer({"good": good()}, task(60), folder=tmp_path / "run", tangent=False)
 
 
 def test_another_run_in_the_folder_is_left_as_it_is(tmp_path):

@@ -70,10 +70,12 @@ def test_a_ranking_whose_driver_is_killed_goes_on_with_the_models_that_are_left(
     command = [sys.executable, "-c", TRANSFER, str(folder), address]
     driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
     end = time.monotonic() + 300
-    while not model_records(folder) and time.monotonic() < end and driver.poll() is None:
-        time.sleep(0.01)
-    os.killpg(driver.pid, signal.SIGKILL)
-    driver.wait()
+    try:
+        while not model_records(folder) and time.monotonic() < end and driver.poll() is None:
+            time.sleep(0.01)
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
     before = model_records(folder)
     assert before
     again = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)

@@ -17,7 +17,7 @@ import typer
 import typer.core
 
 from theodolite.errors import TheodoliteError
-from theodolite.records import MEMORISED, Answer, Run
+from theodolite.records import MEMORISED, Answer, Run, is_there
 
 __all__ = [
     "CommandError",
@@ -94,7 +94,7 @@ def require_writable(folder: Path) -> None:
     Raises:
         CommandError: If it cannot be written to.
     """
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    existing = next(path for path in (folder, *folder.absolute().parents) if is_there(path))
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise CommandError(
             f"--output: {folder} cannot be written: {existing} is not a folder, or is protected"

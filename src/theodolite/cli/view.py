@@ -8,13 +8,13 @@ import typer
 
 from theodolite.cli.terminal import CommandError, open_page, print_json, run_document
 from theodolite.errors import RecordError
+from theodolite.records import is_there, runs_in
 
 if TYPE_CHECKING:
     from theodolite.surveys import History, Survey, Transfer
 
 __all__ = ["view"]
 
-_FILE = "record.json"
 _MOST_COMPARED = 12
 
 
@@ -101,7 +101,6 @@ def _saved_results(folders: Sequence[Path]) -> "dict[Path, Survey | History | Tr
 
 
 def _runs(folder: Path) -> list[Path]:
-    if (folder / _FILE).exists():
+    if is_there(folder / "record.json"):
         return [folder]
-    below = sorted(path.parent for path in folder.glob(f"*/{_FILE}"))
-    return below or [folder]  # loading it raises the right error
+    return runs_in(folder) or [folder]  # loading it raises the right error

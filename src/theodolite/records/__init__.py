@@ -1,6 +1,6 @@
 """Results on disk: strict JSON and npz files, without pickle and without torch."""
 
-from theodolite.records._disk import made_folder, replace_file
+from theodolite.records._disk import is_there, made_folder, replace_file
 from theodolite.records._estimates import CHANCE, NORMAL, Estimate, wilson
 from theodolite.records._files import (
     LARGEST_RECORD,
@@ -8,15 +8,17 @@ from theodolite.records._files import (
     Record,
     holds_run,
     load_record,
+    runs_in,
     save_record,
 )
-from theodolite.records._layout import require_transfer
+from theodolite.records._layout import require_transfer, require_transfer_model
 from theodolite.records._runs import (
     HistoryWriter,
     Latest,
     Run,
     free_folder,
     latest_numbers,
+    load_result,
     load_run,
     save_run,
 )
@@ -72,15 +74,19 @@ __all__ = [
     "free_folder",
     "groups_of",
     "holds_run",
+    "is_there",
     "latest_numbers",
     "layer_table",
     "listed",
     "load_record",
+    "load_result",
     "load_run",
     "made_folder",
     "plain",
     "replace_file",
     "require_transfer",
+    "require_transfer_model",
+    "runs_in",
     "save_record",
     "save_run",
     "short_count",

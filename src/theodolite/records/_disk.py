@@ -16,6 +16,7 @@ if sys.platform != "win32":
 __all__ = [
     "folders_in",
     "held_folder",
+    "is_there",
     "made_folder",
     "read_file",
     "remove_leftovers",
@@ -59,12 +60,26 @@ def remove_leftovers(folder: Path, *names: str) -> None:
                 path.unlink()
 
 
+def is_there(path: Path) -> bool:
+    """Whether there is a file or folder; False if the system does not let us know."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 def folders_in(folder: Path) -> list[Path]:
-    """The folders in a folder, in order of their names; none if another process has removed it."""
+    """The folders in a folder, in order of their names; none if it was removed.
+
+    Raises:
+        RecordError: If it cannot be listed.
+    """
     try:
         return sorted(path for path in folder.iterdir() if path.is_dir())
-    except OSError:
+    except FileNotFoundError:
         return []
+    except (OSError, ValueError) as error:  # ValueError: an impossible name
+        raise RecordError(f"{folder}: cannot be listed ({_reason(error)})") from error
 
 
 @contextmanager

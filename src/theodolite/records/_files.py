@@ -26,6 +26,7 @@ from theodolite.errors import RecordError
 from theodolite.records._disk import (
     folders_in,
     held_folder,
+    is_there,
     read_file,
     remove_leftovers,
     replace_file,
@@ -38,6 +39,7 @@ __all__ = ["LARGEST_RECORD", "SCHEMA", "Record", "load_record", "save_record"]
 SCHEMA = 2  # schema 2 added a digest of the record itself, and types and shapes of its arrays
 LARGEST_RECORD = 2**30  # default limit for reading, in bytes
 _FORMAT = "theodolite-record"
+_DOCUMENT = "record.json"
 _MOST_NAMED = 5  # largest number of runs in the message about a folder without a run
 _MOST_LETTERS = 80  # largest number of letters of a name in a message
 MOST_READS = 100  # attempts to read a record that other processes replace
@@ -108,9 +110,24 @@ def save_record(record: Record, folder: str | os.PathLike[str], *, overwrite: bo
 def holds_run(folder: str | os.PathLike[str], *, below: bool = False) -> bool:
     """Whether the folder, or a folder directly below, has a record or a step of a history."""
     path = Path(folder)
-    if (path / "record.json").exists() or any(path.glob("steps*/*/record.json")):
+    if is_there(path / _DOCUMENT):
         return True
-    return below and any(holds_run(other) for other in path.glob("*/"))
+    inside = _listed_folders(path)
+    return any(runs_in(one) for one in inside if one.name.startswith("steps")) or (
+        below and any(holds_run(other) for other in inside)
+    )
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The folders with a record directly below a folder; none if it cannot be listed."""
+    return [path for path in _listed_folders(folder) if is_there(path / _DOCUMENT)]
+
+
+def _listed_folders(folder: Path) -> list[Path]:
+    try:
+        return folders_in(folder)
+    except RecordError:
+        return []
 
 
 def numbered(folder: str | os.PathLike[str]) -> Iterator[Path]:
@@ -160,7 +177,7 @@ class PackedRecord:
 
     def write(self, place: Place) -> Path:
         """Write the arrays, then the document that names them; then remove old files."""
-        arrays, path = place.folder / self.arrays_name, place.folder / "record.json"
+        arrays, path = place.folder / self.arrays_name, place.folder / _DOCUMENT
         known = arrays.exists()
         replace_file(arrays, self.arrays)
         try:
@@ -230,7 +247,7 @@ def load_record(
         RecordError: If there is no record, or it is damaged, too large, of another program or of a
             newer version. The message says which and what to do.
     """
-    path = Path(folder) / "record.json"
+    path = Path(folder) / _DOCUMENT
     for _ in range(MOST_READS):
         raw = _read_document(path, max_bytes)
         try:
@@ -371,7 +388,7 @@ def _read_document(path: Path, max_bytes: int | None) -> bytes:
     try:
         return read_file(path, max_bytes)
     except FileNotFoundError:
-        below = [found.name for found in folders_in(path.parent) if (found / path.name).exists()]
+        below = [other.name for other in runs_in(path.parent)]
         others = f" here, but in {', '.join(below[:_MOST_NAMED])}" if below else ""
         raise RecordError(
             f"{path.parent}: expected a folder with record.json, found none{others}"
@@ -388,7 +405,7 @@ def _read_document(path: Path, max_bytes: int | None) -> bytes:
 
 def _document(path: Path, raw: bytes) -> dict[str, Any]:
     try:
-        document = json.loads(raw, parse_constant=_refuse_constant)
+        document = json.loads(raw, parse_constant=_refuse_constant, parse_float=_finite)
     except ValueError as error:
         raise RecordError(f"{path}: damaged, not valid JSON ({error}); measure again") from error
     if not isinstance(document, dict) or document.get("format") != _FORMAT:
@@ -406,6 +423,13 @@ def _document(path: Path, raw: bytes) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not strict JSON")
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if math.isinf(value):
+        raise ValueError(f"{number} is too large for a float")
+    return value
 
 
 def _read_packed(path: Path, entry: Any, max_bytes: int | None) -> bytes:

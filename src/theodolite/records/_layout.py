@@ -11,7 +11,7 @@ import numpy as np
 from theodolite.errors import RecordError
 from theodolite.records._files import Record
 
-__all__ = ["require_history_head", "require_survey", "require_transfer"]
+__all__ = ["require_history_head", "require_survey", "require_transfer", "require_transfer_model"]
 
 _LARGEST = 1.7e308  # larger integers of Python cannot become floating-point numbers
 
@@ -113,6 +113,27 @@ _SCORE = {"n": _COUNT} | {
     f"{measure}{end}": _NUMBER for measure in ("error", "accuracy") for end in ("", "_low", "_high")
 }
 _NOTES = _Each(list, _OrText({"note": _TEXT, "text": _TEXT, "facts": (dict,)}))
+_MODEL = {
+    "name": _TEXT,
+    "parameters": _COUNT,
+    "error": _NUMBER,
+    "examples": _COUNT,
+    "forecast": {
+        "measure": frozenset({"accuracy", "error"}),
+        "value": _NUMBER,
+        "low": _NUMBER,
+        "high": _NUMBER,
+        "from": _TEXT,
+    },
+    "features": _SCORE,
+    "features_beside": _SCORE,
+    "tangent": _OrNull(_SCORE | {"share?": _NUMBER}),
+    "layers": _Each(list, _SCORE | {"name": _TEXT}),
+    "best_layer": _TEXT_OR_NULL,
+    "seconds": _Each(dict, _NUMBER),
+    "notes": _NOTES,
+}
+_RESUMED = {"frozen": (bool,), "tangent_missing": (bool,), "digest": _TEXT}  # of one model alone
 _TRANSFER = _ANYTHING | {
     "name": _TEXT,
     "config": (dict,),
@@ -125,29 +146,7 @@ _TRANSFER = _ANYTHING | {
     },
     "ties?": _OrNull(_Each(list, _TEXT)),
     "answers?": _OrNull(_Each(list, _ANSWER)),
-    "models": _Each(
-        list,
-        {
-            "name": _TEXT,
-            "parameters": _COUNT,
-            "error": _NUMBER,
-            "examples": _COUNT,
-            "forecast": {
-                "measure": frozenset({"accuracy", "error"}),
-                "value": _NUMBER,
-                "low": _NUMBER,
-                "high": _NUMBER,
-                "from": _TEXT,
-            },
-            "features": _SCORE,
-            "features_beside": _SCORE,
-            "tangent": _OrNull(_SCORE | {"share?": _NUMBER}),
-            "layers": _Each(list, _SCORE | {"name": _TEXT}),
-            "best_layer": _TEXT_OR_NULL,
-            "seconds": _Each(dict, _NUMBER),
-            "notes": _NOTES,
-        },
-    ),
+    "models": _Each(list, _MODEL),
     "problems": _Each(dict, _TEXT),
     "problem_notes?": _Each(dict, _TEXT),
     "notes": _NOTES,
@@ -178,20 +177,35 @@ def require_transfer(record: Record, folder: str | os.PathLike[str]) -> Record:
         raise RecordError(f"{folder}: damaged: ties: expected names of models; measure again")
     if (contents["data"]["num_classes"] is None) != (contents["data"]["chance"] is None):
         raise RecordError(f"{folder}: damaged: data: expected classes and chance; measure again")
+    if contents["data"]["probe"] < 1:
+        raise RecordError(f"{folder}: damaged: data: expected at least one example; measure again")
     for index in range(len(contents["models"])):
-        parts = {part: f"{index}/curve/{part}" for part in _CURVE_PARTS}
-        missing = next((name for name in parts.values() if name not in record.arrays), None)
-        if missing is not None:
-            raise RecordError(f"{folder}: damaged: the array {missing!r} is missing; measure again")
-        found = {part: record.arrays[name] for part, name in parts.items()}
-        _require_axes(found, _CURVE_PARTS, f"{folder}: damaged: model {index}")
-        labels = found["labels"]
-        if contents["data"]["probe"] < 1 or not np.all(np.isfinite(labels) & (labels > 0)):
-            raise RecordError(
-                f"{folder}: damaged: model {index}: expected positive numbers of labels; "
-                "measure again"
-            )
+        _require_labels_curve(record.arrays, f"{index}/", f"{folder}: damaged: model {index}")
     return record
+
+
+def require_transfer_model(record: Record, folder: str | os.PathLike[str], name: str) -> Record:
+    """Check the record of the model of this name, with which an interrupted ranking continues.
+
+    Raises:
+        RecordError: If an entry is missing, of another type, or of another model.
+    """
+    _require(record.contents, _MODEL | _RESUMED | {"name": frozenset({name})}, folder)
+    misses = record.arrays.get("misses", np.empty(0))
+    _require_axes({"misses": misses}, {"misses": "n"}, f"{folder}: damaged")
+    _require_labels_curve(record.arrays, "", f"{folder}: damaged")
+    return record
+
+
+def _require_labels_curve(arrays: Mapping[str, np.ndarray], prefix: str, where: str) -> None:
+    parts = {part: f"{prefix}curve/{part}" for part in _CURVE_PARTS}
+    missing = next((name for name in parts.values() if name not in arrays), None)
+    if missing is not None:
+        raise RecordError(f"{where}: the array {missing!r} is missing; measure again")
+    found = {part: arrays[name] for part, name in parts.items()}
+    _require_axes(found, _CURVE_PARTS, where)
+    if not np.all(np.isfinite(found["labels"]) & (found["labels"] > 0)):
+        raise RecordError(f"{where}: expected positive numbers of labels; measure again")
 
 
 def require_survey(
@@ -318,8 +332,8 @@ def _branch_problems(value: Any, form: Any, path: str) -> Iterator[str]:
 
 
 _NAMES = {
-    str: "text", int: "a whole number", float: "a number", dict: "a mapping", list: "a list",
-    NoneType: "null",
+    str: "text", bool: "true or false", int: "a whole number", float: "a number",
+    dict: "a mapping", list: "a list", NoneType: "null",
 }  # fmt: skip
 
 

@@ -32,6 +32,7 @@ __all__ = [
     "Run",
     "free_folder",
     "latest_numbers",
+    "load_result",
     "load_run",
     "save_run",
 ]
@@ -60,7 +61,6 @@ def free_folder(
     return next(place for place in numbered(folder) if not holds_run(place, below=below))
 
 
-_KINDS = ("survey", "history")
 _STEPS, _STEPS_KEY = "steps", "steps_folder"
 _STEPS_NAME = re.compile("steps(-[0-9a-f]{8})?")
 
@@ -231,10 +231,24 @@ def load_run(folder: str | os.PathLike[str], *, max_bytes: int | None = LARGEST_
         RecordError: If there is no run, or one of its records is damaged, too large, of another
             program or of a newer version.
     """
+    found = load_result(folder, max_bytes=max_bytes)
+    if isinstance(found, Record):
+        raise RecordError(
+            f"{folder}: expected a record of a survey or a history, got kind "
+            f"{found.contents.get('kind')!r}; read it with load_record"
+        )
+    return found
+
+
+def load_result(
+    folder: str | os.PathLike[str], *, max_bytes: int | None = LARGEST_RECORD
+) -> Run | Record:
+    """Read a survey or a history as :func:`load_run` does, or the record of another kind."""
     head = load_record(folder, max_bytes=max_bytes)
     for _ in range(MOST_READS):
         if head.contents.get("kind") != "history":
-            return _read_run(head, folder, max_bytes)
+            survey = head.contents.get("kind") == "survey"
+            return _read_run(head, folder, max_bytes) if survey else head
         problem = None
         try:
             run = _read_run(head, folder, max_bytes)
@@ -253,12 +267,9 @@ def load_run(folder: str | os.PathLike[str], *, max_bytes: int | None = LARGEST_
 
 
 def _read_run(head: Record, folder: str | os.PathLike[str], max_bytes: int | None) -> Run:
-    kind, name = head.contents.get("kind"), head.contents.get("name", "")
-    if kind not in _KINDS or not isinstance(name, str):
-        raise RecordError(
-            f"{folder}: expected a record of a survey or a history, got kind {kind!r}; "
-            "read it with load_record"
-        )
+    kind, name = head.contents["kind"], head.contents.get("name", "")
+    if not isinstance(name, str):
+        raise RecordError(f"{folder}: damaged: name: expected text, got {name!r}")
     if kind == "survey":
         head = require_survey(_in_current_terms(head), folder)
         return Run(name, head, (head,))
@@ -266,7 +277,7 @@ def _read_run(head: Record, folder: str | os.PathLike[str], max_bytes: int | Non
     contents = {key: value for key, value in head.contents.items() if key != _STEPS_KEY}
     head = require_history_head(_in_current_terms(replace(head, contents=contents)), folder)
     places = folders_in(below)
-    committed = [path for path in places if (path / "record.json").exists()]
+    committed = [path for path in places if not _without_record(path)]
     lost = [path.name for path in places[:-1] if path not in committed]
     if lost:
         warn(
@@ -281,6 +292,17 @@ def _read_run(head: Record, folder: str | os.PathLike[str], max_bytes: int | Non
         for path in committed
     ]
     return Run(name, head, tuple(sorted(steps, key=lambda step: step.contents["step"])))
+
+
+def _without_record(folder: Path) -> bool:
+    """Whether a folder has no record. One that cannot be read counts: loading it says why."""
+    try:
+        (folder / "record.json").stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        pass
+    return False
 
 
 # Section -> name of a field in records of version 0.1 -> its name now.

@@ -120,7 +120,8 @@ def _require_runs(runs: Sequence[Run]) -> None:
         raise RecordError("runs: expected at least one run, got none")
     for run in runs:
         if not run.steps:
+            place = repr(run.name) if run.head.file is None else str(run.head.file)
             raise RecordError(
-                f"runs: expected runs with at least one step, got {run.name!r} with none; "
+                f"runs: expected runs with at least one step, got {place} with none; "
                 "let the monitor measure before writing a report"
             )

@@ -24,9 +24,9 @@ from theodolite.records import (
     differences_text,
     frame_of,
     free_folder,
+    is_there,
     latest_numbers,
-    load_record,
-    load_run,
+    load_result,
     require_transfer,
     save_run,
 )
@@ -319,7 +319,7 @@ def unused_folder(folder: str | os.PathLike[str], *, overwrite: bool = False) ->
     Raises:
         RecordError: If the path is a file.
     """
-    if Path(folder).is_file():
+    if is_there(Path(folder)) and Path(folder).is_file():
         raise RecordError(f"{folder}: expected a folder, got a file; name another place")
     place = free_folder(folder, overwrite=overwrite)
     _tell_place(place, folder)
@@ -355,13 +355,17 @@ def load(
         >>> load(folder).layers
         ['layer']
     """
-    record = load_record(folder, max_bytes=max_bytes)
-    if record.contents.get("kind") == "transfer":
-        from theodolite.surveys.transfer_results import Transfer
+    found = load_result(folder, max_bytes=max_bytes)
+    if isinstance(found, Run):
+        return History(found) if found.is_history else Survey(found.head)
+    if found.contents.get("kind") != "transfer":
+        raise RecordError(
+            f"{folder}: expected a record of a survey, a history or a ranking, got kind "
+            f"{found.contents.get('kind')!r}; read it with load_record"
+        )
+    from theodolite.surveys.transfer_results import Transfer
 
-        return Transfer(require_transfer(record, folder))
-    run = load_run(folder, max_bytes=max_bytes)
-    return History(run) if run.is_history else Survey(run.head)
+    return Transfer(require_transfer(found, folder))
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ from theodolite.engine import (
 from theodolite.errors import DomainError, MemoryLimitError, RecordError, UnwrittenWarning
 from theodolite.linalg import LeaveOneOut, regression_targets, symmetric_eigen
 from theodolite.measures import representation
-from theodolite.records import Note, Record, load_record, save_record
+from theodolite.records import Note, Record, load_record, require_transfer_model, save_record
 from theodolite.surveys.heads import Body, pretrained_body
 from theodolite.surveys.layers import Footprint, Layer, survey_layers
 from theodolite.surveys.options import SurveyOptions
@@ -272,7 +272,8 @@ def _folder(wanted: Path, probe: Probe, options: TransferOptions, *, overwrite: 
         contents = load_record(wanted).contents
     except RecordError:
         return unused_folder(wanted)
-    same = contents.get("data", {}).get("probe_hash") == probe.digest
+    data = contents.get("data")
+    same = isinstance(data, dict) and data.get("probe_hash") == probe.digest
     return unused_folder(wanted, overwrite=same and contents.get("config") == options.describe())
 
 
@@ -337,9 +338,13 @@ class _Store:
         self._waiting: dict[str, Record] = {}  # models that are not on disk
 
     def known(self, name: str, digest: str) -> Record | None:
-        """The record of a model from an earlier run with the same examples and options."""
+        """The record of a model from an earlier run with the same examples and options.
+
+        If it is damaged, the model is measured again.
+        """
+        place = self._place(name)
         try:
-            record = load_record(self._place(name))
+            record = require_transfer_model(load_record(place), place, name)
         except RecordError:
             return None
         return record if record.contents.get("digest") == digest else None
