@@ -55,7 +55,6 @@ Y = torch.tensor([0, 0, 1])
             DomainError,
             "zero: expected one of 'nan', 'zero', got 'raise'",
         ),
-        (lambda: gradient.gradient_confusion(V, mode="max"), DomainError, "mode: expected one of"),
         (lambda: gradient.confusion_of_gram(V), ShapeError, "gram: expected a square matrix"),
         (lambda: gradient.confusion_of_gram(torch.eye(2).cumsum(1)), DomainError, "symmetric"),
         (lambda: gradient.relative_norm(V, V.T), ShapeError, "expected equal shapes"),

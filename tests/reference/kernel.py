@@ -115,7 +115,7 @@ def linear_spectrum(features):
     return modes(gram(features))[0][: min(features.shape)]
 
 
-def cumulative_power(kernel, targets, per_class=False, ties="canonical"):
+def cumulative_power(kernel, targets, per_class=False):
     eta, vectors = modes(kernel)
     n = len(kernel)
     total = (targets**2).sum(0)
@@ -127,8 +127,7 @@ def cumulative_power(kernel, targets, per_class=False, ties="canonical"):
         end = start + 1
         while end < n and eta[end - 1] - eta[end] <= RESOLUTION * eta[0]:
             end += 1
-        if ties == "canonical" or eta[start] == 0:
-            power[start:end] = power[start:end].mean(0)
+        power[start:end] = power[start:end].mean(0)
         start = end
     curve = np.zeros((n + 1, power.shape[1]))
     for rho in range(1, n + 1):

@@ -28,12 +28,12 @@ def _cancellation(vectors):
     return float(wide.norm(dim=1).sum() ** 2 / wide.sum(0).norm() ** 2)
 
 
-def _largest_product(vectors, mode="min"):
+def _largest_product(vectors):
     """Squared norm of the longest vector."""
     return float(double(vectors).flatten(1).norm(dim=1).max() ** 2)
 
 
-def _largest_entry(gram, mode="min"):
+def _largest_entry(gram):
     return float(gram.abs().max())
 
 

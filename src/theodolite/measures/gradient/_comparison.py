@@ -5,7 +5,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from theodolite.checks import (
-    require_choice,
     require_finite,
     require_nonempty,
     require_same_shape,
@@ -14,7 +13,6 @@ from theodolite.checks import (
 from theodolite.linalg import array_function, double, full_precision, ratio_or_nan
 from theodolite.measures.gradient.alignment import flat_vectors, require_pairs, scale_free_moments
 
-_MODES = ("min", "eta")
 _BLOCK = 1024  # rows of the Gram matrix held at once
 
 
@@ -52,37 +50,36 @@ def gradient_diversity(vectors: Float[Tensor, "n *d"]) -> Float[Tensor, ""]:
 
 
 @array_function
-def gradient_confusion(vectors: Float[Tensor, "n *d"], mode: str = "min") -> Float[Tensor, ""]:
+def gradient_confusion(vectors: Float[Tensor, "n *d"]) -> Float[Tensor, ""]:
     r"""Smallest inner product of two different vectors.
 
-    .. math:: F(V) = \min_{i\ne j}\langle v_i, v_j\rangle,\qquad \eta = \max(0, -F)
+    .. math:: F(V) = \min_{i\ne j}\langle v_i, v_j\rangle
 
+    The bound of [sankararaman2020] is :math:`\eta = \max(0, -F)`.
     The smallest product needs all pairs: ``O(n² d)`` time, ``O(n)`` memory times a block of rows.
 
-    Range: (-inf, inf); [0, inf) for ``mode="eta"``.
+    Range: (-inf, inf).
     Invariant to: orthogonal maps; order of the vectors; added zero columns. Scales with the square.
     Undefined: never, for two or more vectors.
 
     Args:
         vectors: :math:`v_1 \dots v_n`, flattened after axis 0.
-        mode: ``"min"`` for :math:`F`, ``"eta"`` for the original bound :math:`\eta`.
 
     Returns:
         One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If there are fewer than two vectors, or they are empty.
-        DomainError: If an entry is not finite or the mode is unknown.
+        DomainError: If an entry is not finite.
 
     Examples:
         >>> v = torch.tensor([[1.0, 0.0], [0.0, 4.0], [-2.0, 1.0]])
-        >>> gradient_confusion(v).item(), gradient_confusion(v, mode="eta").item()
-        (-2.0, 2.0)
+        >>> gradient_confusion(v).item()
+        -2.0
 
     References:
         [sankararaman2020]; [mehta2021], section 4.
     """
-    require_choice(_MODES, mode=mode)
     require_pairs(vectors)
     flat = flat_vectors(vectors)
     require_finite(vectors=vectors)
@@ -94,29 +91,28 @@ def gradient_confusion(vectors: Float[Tensor, "n *d"], mode: str = "min") -> Flo
             # Leave out pairs of a vector with itself, and pairs that were seen before.
             upper = torch.ones_like(products, dtype=torch.bool).triu(1)
             minima.append(products.masked_fill(~upper, torch.inf).amin())
-    return _confusion(torch.stack(minima).amin(), mode)
+    return torch.stack(minima).amin()
 
 
 @array_function
-def confusion_of_gram(gram: Float[Tensor, "n n"], mode: str = "min") -> Float[Tensor, ""]:
+def confusion_of_gram(gram: Float[Tensor, "n n"]) -> Float[Tensor, ""]:
     r"""Gradient confusion from the matrix of inner products.
 
-    .. math:: F(K) = \min_{i \ne j} K_{ij}, \qquad \eta = \max(0, -F)
+    .. math:: F(K) = \min_{i \ne j} K_{ij}
 
-    Range: (-inf, inf); [0, inf) for ``mode="eta"``.
+    Range: (-inf, inf).
     Invariant to: order of the examples. Scales with the matrix.
     Undefined: never, for two or more examples.
 
     Args:
         gram: inner products of the examples' gradients, e.g. a tangent kernel of the loss.
-        mode: ``"min"`` for the smallest entry off the diagonal, ``"eta"`` for the original bound.
 
     Returns:
         One number without axes: a tensor, or an array for NumPy input.
 
     Raises:
         ShapeError: If the matrix is not square or has fewer than two rows.
-        DomainError: If it is not symmetric, not finite, or the mode is unknown.
+        DomainError: If it is not symmetric or not finite.
 
     Examples:
         >>> confusion_of_gram(torch.tensor([[1.0, -2.0], [-2.0, 5.0]])).item()
@@ -125,15 +121,10 @@ def confusion_of_gram(gram: Float[Tensor, "n n"], mode: str = "min") -> Float[Te
     References:
         [sankararaman2020].
     """
-    require_choice(_MODES, mode=mode)
     require_symmetric(gram=gram)
     require_pairs(gram)
     same = torch.eye(len(gram), dtype=torch.bool, device=gram.device)
-    return _confusion(gram.masked_fill(same, torch.inf).amin(), mode)
-
-
-def _confusion(smallest: Tensor, mode: str) -> Tensor:
-    return smallest if mode == "min" else (-smallest).clamp(min=0)
+    return gram.masked_fill(same, torch.inf).amin()
 
 
 @array_function

@@ -342,7 +342,6 @@ def class_alignment(
 def in_class_alignment(
     vectors: Float[Tensor, "n *d"],
     labels: Int[Tensor, " n"],
-    num_classes: int | None = None,
     zero: str = "nan",
 ) -> Float[Tensor, ""]:
     r"""Plain mean of the classes' Omega, over the classes where it is defined.
@@ -356,7 +355,6 @@ def in_class_alignment(
     Args:
         vectors: :math:`v_1 \dots v_n`, flattened after axis 0.
         labels: class :math:`y_i` of each example.
-        num_classes: number of classes; one more than the largest label if not given.
         zero: value of a class whose vectors are all zero, ``"nan"`` (left out) or ``"zero"``.
 
     Returns:
@@ -375,14 +373,13 @@ def in_class_alignment(
         [mehta2021], Eq. (6). Differs from paper: classes without a value are left out of the mean,
         as the authors' program does.
     """
-    return mean_over_classes(class_alignment(vectors, labels, num_classes, zero))
+    return mean_over_classes(class_alignment(vectors, labels, zero=zero))
 
 
 @array_function
 def alignment_contrast(
     vectors: Float[Tensor, "n *d"],
     labels: Int[Tensor, " n"],
-    num_classes: int | None = None,
     zero: str = "nan",
 ) -> Float[Tensor, ""]:
     r"""In-class alignment minus the alignment of all pairs.
@@ -398,7 +395,6 @@ def alignment_contrast(
     Args:
         vectors: :math:`v_1 \dots v_n`, flattened after axis 0.
         labels: class :math:`y_i` of each example.
-        num_classes: number of classes; one more than the largest label if not given.
         zero: value of a class whose vectors are all zero, ``"nan"`` (left out) or ``"zero"``.
 
     Returns:
@@ -418,7 +414,7 @@ def alignment_contrast(
     """
     require_choice(_ZERO, zero=zero)
     require_pairs(vectors)
-    moments = scale_free_moments(vectors, labels, num_classes)
+    moments = scale_free_moments(vectors, labels)
     overall = moments.pooled().set_sums()
     return contrast_from_sums(moments.set_sums(), overall[0], zero)
 

@@ -337,7 +337,6 @@ def _linear_cka(features_a: Tensor, features_b: Tensor, debiased: bool, eps: flo
 def target_cka(
     features: Float[Tensor, "n d"],
     labels: Integer[Tensor, " n"],
-    num_classes: int | None = None,
     debiased: bool = True,
 ) -> Float[Tensor, ""]:
     r"""CKA to labels: centred kernel alignment of features with class labels.
@@ -359,7 +358,6 @@ def target_cka(
     Args:
         features: :math:`F`, one row per example.
         labels: integer class of every example; classes may be absent.
-        num_classes: to check the range of the labels.
         debiased: use the debiased estimator; False uses the paper's plug-in form.
 
     Returns:
@@ -384,7 +382,7 @@ def target_cka(
     require_same_length(features=features, labels=labels)
     require_finite(features=features)
     require_no_gram("cka with target_gram(labels)", features=features)
-    classes = require_labels(labels, num_classes)
+    classes = require_labels(labels)
     factor = CenteredRows.of(features)
     kernel = LabelKernel.of(labels.to(factor.rows.device), classes)
     eps = eps_of(features)

@@ -1,7 +1,6 @@
 """Modes of a kernel on the given examples, and the share of a target that they explain."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Float, Integer, Shaped
@@ -10,7 +9,6 @@ from torch import Tensor
 from theodolite.checks import (
     require_axes,
     require_between,
-    require_choice,
     require_count,
     require_finite,
     require_nonempty,
@@ -36,7 +34,6 @@ from theodolite.linalg import (
 )
 from theodolite.measures.kernel.alignment import require_grams, safe_scale, target_matrix
 
-_ITERATIVE_ABOVE = 512  # smaller sides take the full decomposition, which is faster and complete
 _NEGATIVE = 1e-5  # times the largest eigenvalue: negative ones of this size are float32 rounding
 _EPS64 = torch.finfo(torch.float64).eps
 
@@ -105,9 +102,7 @@ def kernel_spectrum(
 
 
 @array_function
-def linear_spectrum(
-    features: Float[Tensor, "n d"], count: int | None = None, center: bool = False
-) -> KernelSpectrum:
+def linear_spectrum(features: Float[Tensor, "n d"], center: bool = False) -> KernelSpectrum:
     r"""Eigenvalues and eigenfunctions of a linear kernel, from the features' smaller side.
 
     .. math:: \eta_\rho = \sigma_\rho(F)^2 / n, \qquad \phi_\rho = \sqrt n\,u_\rho,
@@ -123,7 +118,6 @@ def linear_spectrum(
 
     Args:
         features: :math:`F`, one row per example.
-        count: number of leading modes; an iterative solver finds them if that is cheaper.
         center: decompose the kernel of the centred features; the paper does not centre.
 
     Returns:
@@ -143,21 +137,14 @@ def linear_spectrum(
     require_axes(2, features=features)
     require_nonempty(features=features)
     require_finite(features=features)
-    n, smaller, eps = len(features), min(features.shape), eps_of(features)
+    n, eps = len(features), eps_of(features)
     F = center_columns(double(features)) if center else double(features)
-    modes = smaller if count is None else _modes(count, smaller)
-    if smaller > _ITERATIVE_ABOVE and 4 * modes < smaller:
-        left, sigma = _top_modes(F, modes)
-        noise = (n * _EPS64) ** 0.5  # rounding of the Gram matrix
-    else:
-        left, sigma, _ = thin_svd(F)
-        noise = _noise(max(features.shape), eps)
-    kept = (sigma > noise * sigma.max()) & ~vanishes_when_centered(F, double(features), eps)
-    groups = _eigenspaces(sigma[:modes][kept[:modes]], eps)
-    eta = torch.where(kept, sigma, torch.zeros_like(sigma)).square()[:modes] / n
-    rank = int(kept[:modes].sum())
-    complete = modes == smaller or modes > rank
-    return KernelSpectrum(eta, left[:, :modes] * n**0.5, rank, groups, complete, center)
+    left, sigma, _ = thin_svd(F)
+    noise = _noise(max(features.shape), eps) * sigma.max()
+    kept = (sigma > noise) & ~vanishes_when_centered(F, double(features), eps)
+    eta = torch.where(kept, sigma, torch.zeros_like(sigma)).square() / n
+    groups = _eigenspaces(sigma[kept], eps)
+    return KernelSpectrum(eta, left * n**0.5, int(kept.sum()), groups, True, center)
 
 
 def gram_modes(
@@ -171,7 +158,11 @@ def gram_modes(
     unit = safe_scale(gram)  # squares of its entries neither overflow nor vanish
     raw = double(gram) / unit
     K = double_center(raw) if center else raw
-    values, vectors = symmetric_eigen(K) if count is None else top_eigen(K, _modes(count, n))
+    if count is None:
+        values, vectors = symmetric_eigen(K)
+    else:
+        require_count(1, count=count)
+        values, vectors = top_eigen(K, min(count, n))
     peak = values.detach().abs().max()
     if values.min() < -_NEGATIVE * peak:
         raise DomainError(
@@ -193,21 +184,6 @@ def _noise(size: int, eps: float) -> float:
     the decomposition does. With ``n eps`` of float32 a spectrum would end at a thousandth.
     """
     return max(size * _EPS64, 8 * eps)
-
-
-def _modes(count: int, most: int) -> int:
-    require_count(1, count=count)
-    return min(count, most)
-
-
-def _top_modes(features: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Leading left singular vectors and singular values, from the smaller Gram matrix."""
-    n, d = features.shape
-    values, vectors = top_eigen(features @ features.mT if n <= d else features.mT @ features, count)
-    sigma = values.clamp(min=0).sqrt()
-    if n <= d:
-        return vectors, sigma
-    return features @ vectors / torch.where(sigma > 0, sigma, torch.ones_like(sigma)), sigma
 
 
 def _eigenspaces(levels: Tensor, eps: float) -> tuple[tuple[int, int], ...]:
@@ -302,7 +278,6 @@ class CumulativePower:
 def cumulative_power(
     kernel: Float[Tensor, "n n"] | KernelSpectrum,
     targets: Integer[Tensor, " n"] | Shaped[Tensor, "n c"],
-    ties: Literal["canonical", "raw"] = "canonical",
     per_class: bool = False,
 ) -> CumulativePower:
     r"""Share of the target that lies in the leading eigenmodes of a kernel.
@@ -312,13 +287,12 @@ def cumulative_power(
 
     The earlier the curve reaches one, the better the task fits the kernel. ``null_power``, which is
     :math:`1 - C(r)` at the rank, is the share that no linear probe on the features can fit. Inside
-    an eigenspace the basis is arbitrary. The canonical curve spreads the power of an eigenspace
-    evenly over its modes. The raw curve keeps the basis of the solver. The power of the null space
-    is always spread.
+    an eigenspace the basis is arbitrary, so the power of an eigenspace, and that of the null space,
+    is spread evenly over its modes.
 
-    For features pass a spectrum from :func:`linear_spectrum`. A spectrum with ``count=`` gives the
-    start of the curve. It is exact, except inside an eigenspace that the cut divides. With a
-    centred spectrum the targets are centred too.
+    For features pass a spectrum from :func:`linear_spectrum`. A :func:`kernel_spectrum` with
+    ``count=`` gives the start of the curve. It is exact, except inside an eigenspace that the cut
+    divides. With a centred spectrum the targets are centred too.
 
     Range: [0, 1], nondecreasing.
     Invariant to: scaling of either argument; orthogonal maps of the targets' columns; a joint
@@ -328,7 +302,6 @@ def cumulative_power(
     Args:
         kernel: a Gram matrix :math:`K`, or a spectrum.
         targets: integer class labels, or a matrix with one target vector per row.
-        ties: ``"canonical"`` or ``"raw"``, for eigenspaces of several modes.
         per_class: one curve per target column instead of their sum.
 
     Returns:
@@ -349,7 +322,6 @@ def cumulative_power(
     Differs from paper: Eq. (3) sums strictly below the mode; this is the same curve shifted by one,
         as the text uses it.
     """
-    require_choice(("canonical", "raw"), ties=ties)
     spectrum = _spectrum_of(kernel)
     raw = unit_peak(target_matrix(targets))
     require_same_length(kernel=spectrum.eigenfunctions, targets=raw)
@@ -362,7 +334,7 @@ def cumulative_power(
         power, total = power.sum(1, keepdim=True), total.sum(0, keepdim=True)
         defined = ~vanishes_when_centered(Y, raw, eps_of(targets, raw)).unsqueeze(0)
     shares = power / torch.where(defined, total, torch.ones_like(total))
-    curve, null = _curve(_even(shares, spectrum) if ties == "canonical" else shares, spectrum)
+    curve, null = _curve(_even(shares, spectrum), spectrum)
     curve, null = nan_unless(defined.expand_as(curve), curve), nan_unless(defined, null)
     if not per_class:
         curve, null = curve.squeeze(1), null.squeeze(0)
