@@ -57,11 +57,6 @@ CURVE = rep.alignment_curve(F, Y, torch.tensor([0.0, 1.0]))
             "threshold: .* got inf",
         ),
         (
-            lambda: rep.representation_alignment(F, Y, 1.0, rtol=1.0),
-            DomainError,
-            r"rtol: expected a number in \[0.0, 1.0\), got 1.0",
-        ),
-        (
             lambda: rep.alignment_curve(F, Y, torch.tensor([0.0, -2.0])),
             DomainError,
             "thresholds: expected numbers of at least 0, got -2.0",

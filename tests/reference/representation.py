@@ -40,10 +40,10 @@ def _columns(targets):
     return targets.reshape(len(targets), -1).astype(np.float64)
 
 
-def _alignment(features, y, threshold, rtol=0.0, eps=None):
+def _alignment(features, y, threshold, eps=None):
     total = 0.0
     for sigma, u in _directions(features, eps):
-        if sigma >= threshold * (1 - rtol):
+        if sigma >= threshold:
             for column in y.T:
                 total += (u @ column) ** 2
     return total

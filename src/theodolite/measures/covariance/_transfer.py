@@ -13,6 +13,7 @@ from theodolite.linalg import (
     array_function,
     double,
     eigenvalue_groups,
+    eps_of,
     equality_tolerance,
     prints_shapes,
     safe_sqrt,
@@ -20,7 +21,6 @@ from theodolite.linalg import (
 )
 from theodolite.measures.covariance.matrices import (
     Eigenspaces,
-    grouping_tolerance,
     require_dimension,
     symmetrized,
 )
@@ -42,7 +42,6 @@ def transfer_function(
     *,
     centered: bool = True,
     count: int | None = None,
-    rtol: float | None = None,
 ) -> TransferFunction:
     r"""How widely a layer's weights spread along each principal direction of its data.
 
@@ -63,7 +62,6 @@ def transfer_function(
         centered: remove the mean filter.
         count: only so many leading directions (default: all). Where that cuts an eigenspace in
             two, the directions inside it stand for the whole.
-        rtol: relative gap of eigenvalues that count as equal.
 
     Returns:
         Pairs of sigma and tau, one for each direction.
@@ -88,7 +86,7 @@ def transfer_function(
             "pass weight.flatten(1)"
         )
     require_finite(weights=weights)
-    spaces = _directions(data_covariance, count, rtol)
+    spaces = _directions(data_covariance, count)
     require_dimension(len(spaces.vectors), weights=weights)
     W = double(weights)
     if centered:
@@ -96,9 +94,7 @@ def transfer_function(
     return _curve(spaces, (W @ spaces.vectors).square().mean(-2))
 
 
-def _directions(
-    data_covariance: Tensor | Eigen, count: int | None, rtol: float | None
-) -> Eigenspaces:
+def _directions(data_covariance: Tensor | Eigen, count: int | None) -> Eigenspaces:
     """Leading eigenpairs with their groups; eigenvalues below 0 by rounding count as 0."""
     if isinstance(data_covariance, Eigen):
         values, vectors = (double(part) for part in data_covariance)
@@ -111,7 +107,7 @@ def _directions(
             )
         values, vectors = values[:count].clamp(min=0), vectors[:, :count]
         fine = equality_tolerance(len(vectors), torch.finfo(torch.float64).eps)
-        groups = eigenvalue_groups(values, fine if rtol is None else rtol)
+        groups = eigenvalue_groups(values, fine)
         return Eigenspaces(values, vectors, tuple(groups))
     require_symmetric(data_covariance=data_covariance)
     size = len(data_covariance)
@@ -120,18 +116,14 @@ def _directions(
     if count > size:
         raise DomainError(f"count: expected at most {size} directions, got {count}")
     values, vectors = top_eigen(symmetrized(data_covariance.detach()), count)
-    tolerance = grouping_tolerance(data_covariance, None)
-    _require_no_negative(values, values.abs().max(), tolerance, "data_covariance")
-    groups = eigenvalue_groups(values, grouping_tolerance(data_covariance, rtol))
-    return Eigenspaces(values.clamp(min=0), vectors, tuple(groups))
-
-
-def _require_no_negative(values: Tensor, scale: Tensor, tolerance: float, name: str) -> None:
-    if bool((values.detach() < -tolerance * scale).any()):
+    tolerance = equality_tolerance(size, eps_of(data_covariance))
+    if bool((values < -tolerance * values.abs().max()).any()):
         raise DomainError(
-            f"{name}: expected a covariance, without negative variances, got "
+            "data_covariance: expected a covariance, without negative variances, got "
             f"{values.min().item():.3g} along an eigenvector; pass a covariance matrix"
         )
+    groups = eigenvalue_groups(values, tolerance)
+    return Eigenspaces(values.clamp(min=0), vectors, tuple(groups))
 
 
 def _curve(spaces: Eigenspaces, variances: Tensor) -> TransferFunction:

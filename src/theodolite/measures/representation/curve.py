@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from theodolite.checks import (
@@ -19,7 +19,6 @@ from theodolite.linalg import (
     LabelProjections,
     array_function,
     double,
-    eigenvalue_groups,
     eps_of,
     prints_shapes,
     rank_tolerance,
@@ -43,24 +42,22 @@ GRID_POINTS = 200  # of the default grid
 @prints_shapes
 @dataclass(frozen=True)
 class Grid:
-    """Thresholds, their unit, and the tolerance of comparisons with them."""
+    """Thresholds and their unit."""
 
     thresholds: Tensor  # in units of the scale
     scale: Scale = "absolute"
-    rtol: float = 0.0
 
     def __post_init__(self) -> None:
         require_choice(("absolute", "normalized", "relative"), scale=self.scale)
-        require_between(0.0, 1.0, open_high=True, rtol=self.rtol)
 
     def absolute(self, count: int, singular_values: Tensor) -> Tensor:
-        """Thresholds in units of the singular values, minus the tolerance."""
-        relaxed = double(self.thresholds) * (1 - self.rtol)
+        """Thresholds in units of the singular values."""
+        given = double(self.thresholds)
         if self.scale == "normalized":
-            return relaxed * count**0.5
+            return given * count**0.5
         if self.scale == "relative":
-            return relaxed * (singular_values.amax() if len(singular_values) else 0.0)
-        return relaxed
+            return given * (singular_values.amax() if len(singular_values) else 0.0)
+        return given
 
     def smallest(self, count: int) -> float:
         """The smallest positive threshold, in units of the largest singular value if relative."""
@@ -105,7 +102,7 @@ def mass_above(projections: LabelProjections, grid: Grid) -> Tensor:
     cumulative = torch.cat([mass.new_zeros(1), mass.cumsum(0)])
     values = cumulative[len(sigma) - below]
     values = torch.where(levels == 0, mass.sum() + double(projections.residual).sum(), values)
-    unknown = (levels > 0) & (levels < projections.resolved_above * (1 - grid.rtol))
+    unknown = (levels > 0) & (levels < projections.resolved_above)
     if grid.scale == "relative" and len(sigma) == 0:
         unknown = torch.ones_like(unknown)  # features of zeros have no largest singular value
     return torch.where(unknown, torch.full_like(values, torch.nan), values)
@@ -127,7 +124,6 @@ def representation_alignment(
     targets: Shaped[Tensor, "n *c"],
     threshold: float,
     *,
-    rtol: float = 0.0,
     route: RouteChoice = "auto",
 ) -> Float[Tensor, ""]:
     r"""Label mass on left singular vectors whose singular value is at least a threshold.
@@ -136,8 +132,8 @@ def representation_alignment(
 
     If it is high at large thresholds, gradient descent on a linear probe is fast and needs small
     weights. Several target columns are added up. At threshold 0 all n directions count, and the sum
-    is the squared norm of the targets. A group of equal singular values counts as a whole. Set
-    ``rtol`` if the threshold may coincide with one of them.
+    is the squared norm of the targets. A group of equal singular values counts as a whole. If a
+    threshold may coincide with one of them, lower it by the rounding.
 
     Range: [0, :math:`\|y\|^2`].
     Invariant to: joint permutation or rotation of the examples; rotation of the features; appended
@@ -148,7 +144,6 @@ def representation_alignment(
         features: :math:`\Phi`, prepared with :func:`prepare_features`.
         targets: :math:`y`: a vector, columns, or integer class labels (one-hot columns).
         threshold: :math:`\tau \ge 0`.
-        rtol: count :math:`\sigma_i \ge \tau (1 - \mathrm{rtol})`.
         route: see :func:`label_projections`.
 
     Returns:
@@ -173,21 +168,13 @@ def representation_alignment(
     read_features(features, targets)
     require_between(0.0, float("inf"), open_high=True, threshold=threshold)
     level = torch.tensor([threshold], dtype=torch.float64, device=double(features[:0]).device)
-    values, _ = measure_grid(features, targets, Grid(level, rtol=rtol), route)
+    values, _ = measure_grid(features, targets, Grid(level), route)
     return values.squeeze(0)
 
 
 def tie_tolerance(eps: float) -> float:
     """Gap, in units of the largest singular value, below which two values count as equal."""
     return max(1e-10, 8 * eps)
-
-
-def tie_index(sigma: Float[Tensor, " r"], rtol: float) -> Int[Tensor, " r"]:
-    """Number of the group of equal singular values, for each singular value."""
-    index = torch.zeros(len(sigma), dtype=torch.long, device=sigma.device)
-    for number, group in enumerate(eigenvalue_groups(sigma, rtol)):
-        index[group] = number
-    return index
 
 
 @prints_shapes
@@ -208,18 +195,16 @@ class AlignmentCurve:
     route: str  # how the projections were computed: svd, gram, dual or qr
 
 
-def grid_of(
-    thresholds: Tensor | None, scale: Scale, count: int, like: Tensor, rtol: float = 0.0
-) -> Grid:
+def grid_of(thresholds: Tensor | None, scale: Scale, count: int, like: Tensor) -> Grid:
     """The given thresholds, or 200 equispaced points up to the largest possible value."""
     if thresholds is None:
         top = count**0.5 if scale == "absolute" else 1.0
         grid = torch.linspace(0, top, GRID_POINTS, dtype=torch.float64)
-        return Grid(grid.to(double(like[:0]).device), scale, rtol)
+        return Grid(grid.to(double(like[:0]).device), scale)
     require_axes(1, thresholds=thresholds)
     require_nonempty(thresholds=thresholds)
     require_nonnegative(thresholds=thresholds)
-    return Grid(double(thresholds), scale, rtol)
+    return Grid(double(thresholds), scale)
 
 
 @array_function
@@ -230,7 +215,6 @@ def alignment_curve(
     *,
     rows: Rows = "unit",
     scale: Scale = "normalized",
-    rtol: float = 0.0,
     route: RouteChoice = "auto",
 ) -> AlignmentCurve:
     r"""Alignment on a grid of thresholds.
@@ -258,7 +242,6 @@ def alignment_curve(
             length lie there.
         rows: length of the rows, as in :func:`alignment_area`.
         scale: ``"absolute"``, ``"normalized"`` or ``"relative"``, see :class:`AlignmentCurve`.
-        rtol: count :math:`\sigma_i \ge \tau (1 - \mathrm{rtol})`.
         route: see :func:`label_projections`.
 
     Returns:
@@ -279,7 +262,7 @@ def alignment_curve(
         [imani2022], Eq. (2) and Figure 3.
     """
     Phi = read_features(features, targets, rows)
-    grid = grid_of(thresholds, scale, len(features), features, rtol)
+    grid = grid_of(thresholds, scale, len(features), features)
     values, taken = measure_grid(Phi, targets, grid, route)
     return AlignmentCurve(grid.thresholds, values, scale, taken)
 
@@ -290,7 +273,6 @@ def curve_from_projections(
     thresholds: Float[Tensor, " t"] | None = None,
     *,
     scale: Scale = "normalized",
-    rtol: float = 0.0,
 ) -> AlignmentCurve:
     """The alignment curve from projections that exist already, e.g. from streamed sums.
 
@@ -298,7 +280,6 @@ def curve_from_projections(
         projections: from :func:`label_projections` or from the mergeable sums of ``linalg``.
         thresholds: thresholds in units of the scale; by default as in :func:`alignment_curve`.
         scale: ``"absolute"``, ``"normalized"`` or ``"relative"``.
-        rtol: relative tolerance of the comparison.
 
     Returns:
         The thresholds and the alignment at each.
@@ -315,7 +296,7 @@ def curve_from_projections(
     References:
         [imani2022], Eq. (2).
     """
-    grid = grid_of(thresholds, scale, projections.count, projections.singular_values, rtol)
+    grid = grid_of(thresholds, scale, projections.count, projections.singular_values)
     values = mass_above(projections, grid)
     if scale != "absolute":
         values = ratio_or_nan(values, double(projections.energy).sum())

@@ -99,13 +99,6 @@ def require_kernel_and_targets(kernel: Tensor, **targets: Tensor) -> None:
         require_finite(**{name: values})
 
 
-def require_tangent_features(tangent_features: Tensor) -> None:
-    """Finite gradients with axes example, output, parameter."""
-    require_axes(3, tangent_features=tangent_features)
-    require_nonempty(tangent_features=tangent_features)
-    require_finite(tangent_features=tangent_features)
-
-
 @array_function
 def centered_labels(
     labels: Int[Tensor, " n"] | Float[Tensor, "n c"], num_classes: int | None = None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import torch
-from jaxtyping import Float, Integer, Shaped
+from jaxtyping import Float, Int, Integer, Shaped
 from torch import Tensor
 
 from theodolite.checks import (
@@ -22,6 +22,7 @@ from theodolite.linalg import (
     LabelProjections,
     array_function,
     double,
+    eigenvalue_groups,
     eps_of,
     prints_shapes,
     ratio_or_nan,
@@ -34,7 +35,6 @@ from theodolite.measures.representation.curve import (
     grid_of,
     mass_above,
     measure_grid,
-    tie_index,
     tie_tolerance,
 )
 from theodolite.measures.representation.projections import (
@@ -415,9 +415,17 @@ def alignment_steps(
     return _steps(found, tie_tolerance(eps_of(features)))
 
 
+def _tie_index(sigma: Float[Tensor, " r"], rtol: float) -> Int[Tensor, " r"]:
+    """Number of the group of equal singular values, for each singular value."""
+    index = torch.zeros(len(sigma), dtype=torch.long, device=sigma.device)
+    for number, group in enumerate(eigenvalue_groups(sigma, rtol)):
+        index[group] = number
+    return index
+
+
 def _steps(projections: LabelProjections, rtol: float) -> AlignmentSteps:
     sigma, mass = double(projections.singular_values), double(projections.mass).sum(1)
-    index = tie_index(sigma, rtol)
+    index = _tie_index(sigma, rtol)
     sizes = index.bincount()
     centers = sigma.new_zeros(len(sizes)).index_add(0, index, sigma) / sizes
     masses = mass.new_zeros(len(sizes)).index_add(0, index, mass)
@@ -514,7 +522,7 @@ def picard_ratios(
 
 def _coefficients(found: LabelProjections, eps: float) -> Tensor:
     """Absolute coefficients; over equal singular values, where the basis is free, their RMS."""
-    index = tie_index(found.singular_values, tie_tolerance(eps))
+    index = _tie_index(found.singular_values, tie_tolerance(eps))
     peak = found.coefficients.abs().amax().clamp(min=torch.finfo(torch.float64).tiny)
     squares = (found.coefficients / peak).square()
     sizes = index.bincount().unsqueeze(1)

@@ -33,12 +33,18 @@ from theodolite.linalg import (
     ratio_or_nan,
     vanishes_when_centered,
 )
-from theodolite.measures.tangent.alignment import require_tangent_features
 from theodolite_papers.lou2022.formulas.homogeneity import TangentMap
 from theodolite_papers.lou2022.formulas.losses import cross_entropy_gradient
 
 Operator = Float[Tensor, "p p"] | Callable[[Tensor], Tensor]
 _CHUNK = 256  # vectors whose four curvature products are held at once
+
+
+def require_tangent_features(tangent_features: Tensor) -> None:
+    """Finite gradients with axes example, output, parameter."""
+    require_axes(3, tangent_features=tangent_features)
+    require_nonempty(tangent_features=tangent_features)
+    require_finite(tangent_features=tangent_features)
 
 
 @array_function

@@ -27,10 +27,10 @@ from theodolite.measures.tangent.alignment import (
     leading_vector,
     require_kernel,
     require_kernel_and_targets,
-    require_tangent_features,
     stacked,
     unit_vector,
 )
+from theodolite_papers.lou2022.formulas.feature_evolution import require_tangent_features
 
 
 def require_hessian(hessian: Tensor, examples: int, outputs: int) -> None:

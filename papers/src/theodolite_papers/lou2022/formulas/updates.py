@@ -22,11 +22,11 @@ from theodolite.linalg import (
 )
 from theodolite.measures.tangent.alignment import (
     require_kernel_and_targets,
-    require_tangent_features,
     spectral_norm,
     stacked,
     unit_vector,
 )
+from theodolite_papers.lou2022.formulas.feature_evolution import require_tangent_features
 
 
 @prints_shapes
