@@ -15,7 +15,6 @@ from theodolite.records import FAMILIES, Record, Run, groups_of
 from theodolite.report import plot
 from theodolite.report._catalog import family_figures, headline_charts, history_figures
 from theodolite.report._depth import Chart, blocks_of, depth_chart, difference_charts, headlines
-from theodolite.report._figures import states_of
 from theodolite.report._maps import step_maps
 
 RUNS = [
@@ -53,7 +52,7 @@ def same(found, wanted):
 )
 def test_numbers_are_those_of_the_record_at_every_step(group, figure):
     for panel in figure.all_panels:
-        for state in states_of(panel, group.steps)[0]:
+        for state in panel.states(group.steps)[0]:
             for numbers in state:
                 for axis, source in numbers["meta"].get("source", {}).items():
                     found = numbers["error" if axis == "error_y" else axis]
@@ -213,7 +212,7 @@ def test_the_slider_sees_every_step_and_curves_where_they_were_kept():
     figures = {figure.key: figure for figure in family_figures(group, "kernel")}
     chart = chart_of(group, "kernel-cka-target").payload("0", group.steps)
     assert (len(chart["states"]), chart["frames"]) == (4, [0, 1, 2, 3])
-    states, frames = states_of(figures["kernel-spectrum"].panels[0], group.steps)
+    states, frames = figures["kernel-spectrum"].panels[0].states(group.steps)
     assert (len(states), frames) == (2, [0, 0, 0, 1])
     assert figures["kernel-spectrum"].finding(100) == "Curves of step 0."
 

@@ -334,7 +334,7 @@ def test_a_note_of_many_layers_is_one_line_with_a_count():
             row |= {"value": math.nan, "reason": "constant features"}
     notes = notes_of(groups_of([run], 60)[0])
     assert [note for note in notes if "constant" in note] == [
-        "CKA to labels is undefined in 7 of 12 layers: constant features."
+        "CKA to labels is undefined in 7 of 12 layers (l5, l6, l7 and 4 more): constant features."
     ]
 
 

@@ -63,9 +63,9 @@ def test_a_single_class_is_named_as_the_reason():
 @pytest.mark.parametrize(
     ("sizes", "reason"),
     [
-        ((6, 3), "3 filters are too few to judge directions: at least 8 are needed"),
-        ((6, 7), "7 filters are too few to judge directions: at least 8 are needed"),
-        ((3, 4), "4 filters are too few to judge directions: at least 5 are needed"),
+        ((6, 3), "too few filters to judge directions: 3, at least 8 are needed"),
+        ((6, 7), "too few filters to judge directions: 7, at least 8 are needed"),
+        ((3, 4), "too few filters to judge directions: 4, at least 5 are needed"),
         ((1, 9), "the layer has a single input, and so no directions to compare"),
         ((6, 8), None),
         ((3, 5), None),
@@ -81,7 +81,7 @@ def test_why_there_is_no_misalignment(sizes, reason):
 def test_a_model_that_is_one_layer_has_a_name_in_the_summary():
     summary = th.survey(nn.Linear(6, 3), blobs(), families="covariance").summary()
     assert "\n(model) " in summary
-    assert "1 of 1 layers ((model))" in summary
+    assert "1 of 1 layer (the whole model)" in summary
 
 
 def test_no_targets():

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from theodolite.advice.findings import LABELED, LEVEL_SHARE
-from theodolite.advice.reasons import UNREADABLE
+from theodolite.advice.reasons import UNREADABLE, count_of
 from theodolite.advice.sentences import layer_name, percent
 from theodolite.records import (
     CHANCE,
@@ -21,7 +21,7 @@ from theodolite.records import (
 
 __all__ = [
     "compared",
-    "count_of",
+    "curves_sentence",
     "digest_words",
     "family_sentence",
     "layer_count",
@@ -33,6 +33,7 @@ __all__ = [
     "profile_sentence",
     "quiet_reason",
     "scores_of",
+    "sketch_sentence",
     "trend_sentence",
     "values_of",
 ]
@@ -140,6 +141,31 @@ def trend_sentence(group: Group) -> str:
         parts.append(f"{who}{FAMILIES[family].heading} of {layer_words(layer)} {word}, {change}")
     drawn = "The loss, and each headline by layer and step."
     return f"{drawn} {paragraph(group, parts)}".rstrip()
+
+
+def sketch_sentence(runs: Sequence[RunView], family: str, measure: str) -> str:
+    """The errors of sketches, after another sentence; "" if kernels were exact."""
+    errors: dict[int, float] = {}
+    for moment in (moment for run in runs for moment in run.moments):
+        contents = moment.record.contents
+        vectors = contents.get("config", {}).get("sketch_vectors")
+        for row in contents["rows"]:
+            of_this = (row["family"], row["measure"], row["method"]) == (family, measure, "sketch")
+            if of_this and vectors is not None and finite(row["error"]):
+                errors[vectors] = max(errors.get(vectors, 0.0), float(row["error"]))
+    if not errors:
+        return ""
+    text = " and ".join(f"{n} (errors up to {shown(errors[n])})" for n in sorted(errors))
+    last = " The last step has the most, so a jump there may be an error." * (len(errors) > 1)
+    return f" Estimated with random vectors, {text}.{last}"
+
+
+def curves_sentence(group: Group, step: int | None) -> str:
+    """Name the step of the curves if it is not the requested step."""
+    if not group.is_history:
+        return ""
+    steps: Sequence[int] = sorted({run.with_curves_at(step).step for run in group.runs})
+    return f"Curves of step {', '.join(map(str, steps))}."
 
 
 def opening_sentence(group: Group, step: int | None = None) -> str:
@@ -361,11 +387,6 @@ def layer_count(group: Group) -> int:
     entries = group.runs[0].run.head.contents.get("layers", [])
     inputs = {entry["name"] for entry in entries if entry.get("role") == "input"}
     return len(set(group.layers) - inputs)
-
-
-def count_of(number: int, noun: str) -> str:
-    """A number of things: "1 layer", "3 layers"."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def layer_words(name: str) -> str:

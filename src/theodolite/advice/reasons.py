@@ -4,9 +4,10 @@ Surveys and rankings name the kind and its facts. The record keeps both the kind
 words. Programs compare kinds, and tables print one line for a reason that concerns many layers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from theodolite.advice.sentences import layer_name
 from theodolite.errors import (
     CaptureError,
     MemoryLimitError,
@@ -14,18 +15,21 @@ from theodolite.errors import (
     ProcessError,
     TheodoliteError,
 )
-from theodolite.records import Note, listed
+from theodolite.records import Note, listed, plain
 
 __all__ = [
     "UNREADABLE",
     "Reason",
     "about_positions",
+    "count_of",
     "error_kind",
     "failure",
+    "in_layers",
     "missing_in",
     "not_measured",
     "not_shown",
     "noted",
+    "notes_in",
     "reason",
     "shared_words",
 ]
@@ -58,7 +62,7 @@ _WORDS: Mapping[Note, str] = {
     " they dominate the numbers of this layer",
     Note.ISOTROPIC: "the weights are isotropic",
     Note.ONE_INPUT: "the layer has a single input, and so no directions to compare",
-    Note.FEW_FILTERS: "{have} too few to judge directions: at least {least} are needed",
+    Note.FEW_FILTERS: "too few filters to judge directions: {filters}, at least {least} are needed",
     Note.NO_DIRECTIONS: "the strongest directions of the data have equal variances",
     Note.NO_PATCH: "no whole patch fits: kernels span {spans}, their input is {sizes}",
     # kernels and gradients
@@ -196,9 +200,9 @@ def reason(note: Note, **facts: Any) -> Reason:
         >>> str(why), why.note.value
         ('10 of 50 examples, to stay within memory_limit', 'fewer-for-memory')
     """
-    plain = {k: v.note.value if isinstance(v, Reason) else v for k, v in facts.items()}
+    kept = {k: v.note.value if isinstance(v, Reason) else v for k, v in facts.items()}
     shown = {k: listed(v, most=4) if isinstance(v, list) else v for k, v in facts.items()}
-    return Reason(note, _WORDS[note].format(**shown), plain)
+    return Reason(note, _WORDS[note].format(**shown), kept)
 
 
 def failure(error: Exception) -> Reason:
@@ -248,6 +252,43 @@ def shared_words(note: str | None) -> str | None:
     """Words of a reason for several layers; None if the words for one layer also fit."""
     known = next((entry for entry in _SHARED if entry.value == note), None)
     return None if known is None else _SHARED[known]
+
+
+def count_of(number: int, noun: str) -> str:
+    """A number of things: "1 layer", "3 layers"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def in_layers(names: Iterable[str], total: int) -> str:
+    """Layers within a sentence, each once.
+
+    Examples:
+        >>> in_layers(["conv1", "conv2", "fc1", "fc2", "fc1"], 20)
+        '4 of 20 layers (conv1, conv2, fc1 and 1 more)'
+    """
+    named = list(dict.fromkeys(plain(layer_name(name)) for name in names))
+    return f"{len(named)} of {count_of(total, 'layer')} ({listed(named, most=3)})"
+
+
+def notes_in(entries: Iterable[Mapping[str, Any]], total: int) -> list[str]:
+    """One line for each reason, with its measures and layers.
+
+    Args:
+        entries: entries with "measure", "layer", "text" and "note".
+        total: number of layers of the model.
+    """
+    said: dict[str, list[Mapping[str, Any]]] = {}
+    for entry in entries:
+        text = shared_words(entry.get("note")) or str(entry.get("text", ""))
+        said.setdefault(text, []).append(entry)
+    lines = []
+    for text, same in said.items():
+        measures = dict.fromkeys(e.get("measure") or e.get("family") or "" for e in same)
+        layers = [e["layer"] for e in same if e.get("layer") is not None]
+        head = [listed(filter(None, measures), most=3)]
+        head += [in_layers(layers, total)] if layers else []
+        lines.append(f"{' in '.join(filter(None, head))}: {plain(' '.join(text.split()))}")
+    return lines
 
 
 def not_shown(title: str, why: str) -> str:

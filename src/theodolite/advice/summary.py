@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from math import isnan
 from typing import Any
 
-from theodolite.advice.reasons import noted, shared_words
-from theodolite.advice.sentences import layer_name
+from theodolite.advice.reasons import in_layers, noted, notes_in, shared_words
 from theodolite.records import (
     FAMILIES,
     Answer,
@@ -18,6 +17,8 @@ from theodolite.records import (
 )
 
 __all__ = ["ranking_text", "summary_text"]
+
+_MOST_NOTES = 5
 
 
 def summary_text(
@@ -48,32 +49,12 @@ def summary_text(
         else:
             others.append(entry)
     if few:
-        heading, which = FAMILIES["covariance"].heading, _share(list(dict.fromkeys(few)), total)
+        heading, which = FAMILIES["covariance"].heading, in_layers(few, total)
         lines.append(f"{heading} undefined in {which}: {shared_words(Note.FEW_FILTERS)}")
-    lines += _notes(others, total)
+    notes = notes_in(others, total)
+    lines += [f"note: {note}" for note in notes[:_MOST_NOTES]]
+    lines += [f"{len(notes) - _MOST_NOTES} more notes in the record"] * (len(notes) > _MOST_NOTES)
     return "\n".join(line.rstrip() for line in lines)
-
-
-def _share(layers: Sequence[str], total: int) -> str:
-    """Layers within a note: "6 of 20 layers (a, b, c and 3 more)"."""
-    names = listed(map(layer_name, layers), most=3)
-    return f"{len(layers)} of {total} layers ({names})"
-
-
-def _notes(warnings: Sequence[Mapping[str, Any]], total: int, most: int = 5) -> list[str]:
-    """One line for each warning, with its measures and layers."""
-    said: dict[str, tuple[list[str], list[str | None]]] = {}
-    for entry in warnings:
-        text = shared_words(entry.get("note")) or entry["text"]
-        measures, layers = said.setdefault(text, ([], []))
-        measures.append(entry["measure"])
-        layers.append(entry["layer"])
-    lines = []
-    for text, (measures, layers) in list(said.items())[:most]:
-        names = [name for name in dict.fromkeys(layers) if name is not None]
-        where = f" in {_share(names, total)}" if names else ""
-        lines.append(f"note: {listed(dict.fromkeys(measures), 3)}{where}: {text}")
-    return lines + [f"{len(said) - most} more notes in the record"] * (len(said) > most)
 
 
 def ranking_text(contents: Mapping[str, Any], answers: Sequence[Answer]) -> str:

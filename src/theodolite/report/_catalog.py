@@ -7,15 +7,14 @@ from theodolite.advice.captions import numbers_sentence
 from theodolite.errors import UnknownNameError
 from theodolite.records import FAMILIES, PROBES, Group
 from theodolite.report._curves import Curve, layer_panels, overlay
-from theodolite.report._depth import Chart, Line, headlines, layer_chart
+from theodolite.report._depth import Chart, Line, headlines, layer_chart, legend_of
 from theodolite.report._figures import HOUSE_STYLE, Figure, Words, with_ranges
 from theodolite.report._maps import class_map, eigenvector_figure, kernel_maps, step_maps
 from theodolite.report._steps import (
     TRUTH,
-    legend_of,
+    kernel_steps,
     loss_figure,
     over_steps,
-    step_figure,
     whole_figure,
 )
 from theodolite.report.pages import LIGHT, plotly_text
@@ -76,9 +75,7 @@ def history_figures(group: Group) -> list[Figure | Chart]:
     """Loss over steps, CKA layer by layer, and a layer-by-step map of each headline."""
     maps = [step_maps(group, family) for family in FAMILIES]
     gradients = step_maps(group, "gradient", "omega_contrast", "gradient contrast")
-    return _with_content(
-        group, [loss_figure(group), step_figure(group, "kernel"), *maps, gradients]
-    )
+    return _with_content(group, [loss_figure(group), kernel_steps(group), *maps, gradients])
 
 
 def _with_content(group: Group, figures: Iterable[Figure | Chart | None]) -> list[Figure | Chart]:

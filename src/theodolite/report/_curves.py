@@ -1,12 +1,13 @@
 """Figures of curves: one panel a layer, or one panel a run with the layers as lines."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from plotly import graph_objects as go
 
+from theodolite.advice.captions import curves_sentence
 from theodolite.records import Group, Moment, RunView
 from theodolite.report._figures import (
     MOST_PANELS,
@@ -120,7 +121,7 @@ def layer_panels(group: Group, curve: Curve, words: Words) -> Figure | None:
         words,
         tuple(panels[layer] for layer in first),
         tuple(panel for layer, panel in panels.items() if layer not in first),
-        finding=lambda step: _kept_at(group, step),
+        finding=lambda step: curves_sentence(group, step),
         legend=tuple(legend) if several or curve.chance else (),
         columns=min(4, len(first)),
         shared=True,
@@ -153,7 +154,7 @@ def overlay(group: Group, curve: Curve, words: Words) -> Figure | None:
         curve.key,
         words,
         panels,
-        finding=lambda step: _kept_at(group, step),
+        finding=lambda step: curves_sentence(group, step),
         legend=tuple(legend),
         columns=min(2, len(panels)),
         shared=True,
@@ -206,11 +207,3 @@ def _line(name: str, color: str, width: float, dash: str = "solid") -> Any:
         hovertemplate="%{x:.3g}, %{y:.3g}<extra>%{fullData.name}</extra>",
         line={"color": color, "width": round(width, 2), "dash": dash, "simplify": False},
     )
-
-
-def _kept_at(group: Group, step: int | None) -> str:
-    """Name the step of the curves if it is not the requested step."""
-    if not group.is_history:
-        return ""
-    steps: Sequence[int] = sorted({run.with_curves_at(step).step for run in group.runs})
-    return f"Curves of step {', '.join(map(str, steps))}."

@@ -20,6 +20,7 @@ from theodolite.report._figures import Figure, Key, Panel, Series, Words, axes, 
 from theodolite.report.pages import (
     LIGHT,
     carried,
+    distinct,
     finite,
     plain,
     plotly_text,
@@ -29,7 +30,7 @@ from theodolite.report.pages import (
 )
 
 __all__ = ["Block", "Chart", "Line", "blocks_of", "depth_chart", "difference_charts", "headlines",
-           "is_shortcut", "layer_chart", "token"]  # fmt: skip
+           "is_shortcut", "layer_chart", "legend_of", "token"]  # fmt: skip
 
 _PAD = 6.0  # pixels above and below what is drawn
 _ACROSS = 1000.0  # units of the box that stretches
@@ -276,13 +277,7 @@ class Chart:
 
     def payload(self, group: str, steps: Sequence[int]) -> dict[str, Any]:
         """The data for the script of a page; equal states are kept once."""
-        states: list[Any] = []
-        frames = []
-        for step in steps:
-            state = self.at(step)
-            if state not in states:
-                states.append(state)
-            frames.append(states.index(state))
+        states, frames = distinct(map(self.at, steps))
         return {
             "group": group,
             "traces": [trace.static() for trace in self.traces],
@@ -583,23 +578,27 @@ def _legend(
     group: Group, family: str, lines: Sequence[Line], traces: Sequence[Trace]
 ) -> tuple[Key, ...]:
     """Colors of runs, dashes of measures, and chance where it was drawn."""
-    keys = []
+    keys = list(legend_of(group, family, lines))
+    keys += [Key(t.name, t.color, "line", t.dash) for t in traces if t.step is not None]
+    if any(t.line.with_chance and t.chance(family, None) for t in traces):
+        chance = lines[0].chance or FAMILIES[family].chance
+        words = f"chance: {chance}, ± {CHANCE:g} standard deviations"
+        keys.append(Key(words, LIGHT["null"], "band"))
+    return tuple(keys)
+
+
+def legend_of(group: Group, family: str, lines: Sequence[Line]) -> tuple[Key, ...]:
+    """Colors of runs with numbers, and dashes of measures, if there are several."""
     several = len(group.runs) > 1
-    if several:
-        keys += [
-            Key(plain(run.name), tone(group, family, order))
-            for order, run in enumerate(group.runs)
-            if any(run.measured(family, line.measure) for line in lines)
-        ]
+    keys = [
+        Key(plain(run.name), tone(group, family, order))
+        for order, run in enumerate(group.runs)
+        if several and any(run.measured(family, line.measure) for line in lines)
+    ]
     if len(lines) > 1:
         color = LIGHT["muted"] if several else tone(group, family, 0)
         keys += [
             Key(line.words, color, "dots" if line.marks_only else "line", dash_of(place))
             for place, line in enumerate(lines)
         ]
-    keys += [Key(t.name, t.color, "line", t.dash) for t in traces if t.step is not None]
-    if any(t.line.with_chance and t.chance(family, None) for t in traces):
-        chance = lines[0].chance or FAMILIES[family].chance
-        words = f"chance: {chance}, ± {CHANCE:g} standard deviations"
-        keys.append(Key(words, LIGHT["null"], "band"))
     return tuple(keys)

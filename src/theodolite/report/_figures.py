@@ -13,14 +13,14 @@ Looks carry the colors of the light palette; a page exchanges them for those of 
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from plotly import graph_objects as go
 
 from theodolite.records import Group, Moment
-from theodolite.report.pages import LIGHT, finite, plotly_text, short
+from theodolite.report.pages import LIGHT, distinct, finite, plotly_text, short
 
 __all__ = [
     "HOUSE_STYLE",
@@ -30,14 +30,12 @@ __all__ = [
     "Numbers",
     "Panel",
     "Series",
-    "States",
     "Words",
     "array_at",
     "axes",
     "by_moment",
     "dash_of",
     "layer_ticks",
-    "states_of",
     "step_axis",
     "tone",
     "with_ranges",
@@ -47,6 +45,7 @@ MOST_PANELS = 8  # that a figure shows; the others are folded
 _NARROW = 1.5  # decades with too few powers of ten to read
 _LINEAR = 0.7  # decades: below a factor of five a logarithmic axis has too few round numbers
 _MOST_DECADES = 3.5  # that each have their label
+_MOST_TICKS = 40  # layers with a name
 _WIDEST = 520  # pixels across a panel that grows
 _RUN_TONES = ("representation", "gradient", "kernel", "covariance", "tangent", "muted")
 _DASHES = ("solid", "dot", "dash", "dashdot", "longdash", "longdashdot")
@@ -77,7 +76,6 @@ HOUSE_STYLE = go.layout.Template(
 )
 
 Numbers = dict[str, Any]  # keys of the trace that a step changes; "error" is the array of error_y
-States = tuple[list[list[Numbers]], list[int]]  # the different states, and which a step has
 
 
 @dataclass(frozen=True)
@@ -126,6 +124,10 @@ class Panel:
         if self.aspect is None:
             return f"min-height:{self.height}px"
         return f"aspect-ratio:{self.aspect:.3f};max-width:{_WIDEST}px"
+
+    def states(self, steps: Iterable[int]) -> tuple[list[list[Numbers]], list[int]]:
+        """Its different states, and which of them each step has."""
+        return distinct([series.at(step) for series in self.series] for step in steps)
 
     def draw(self, step: int | None = None) -> list[Any]:
         """The traces at a step, those without numbers left out."""
@@ -244,9 +246,9 @@ def axes(x: str, y: str, *, log: str = "", **options: Any) -> dict[str, Any]:
     } | {key: value for key, value in options.items() if key not in named}
 
 
-def layer_ticks(layers: Sequence[str], most: int = 14) -> dict[str, Any]:
+def layer_ticks(layers: Sequence[str]) -> dict[str, Any]:
     """Ticks of an axis of layers; with very many layers only some have names."""
-    every = -(-len(layers) // most) if layers else 1
+    every = -(-len(layers) // _MOST_TICKS) if layers else 1
     positions = list(range(0, len(layers), every))
     texts = [plotly_text(short(layers[i], 16)) for i in positions]
     return {"tickvals": positions, "ticktext": texts}
@@ -266,18 +268,6 @@ def array_at(moment: Moment, name: str, indices: Sequence[int] | None) -> dict[s
     """The source of some or all numbers of an array."""
     path: list[Any] = ["arrays", name] + ([] if indices is None else [list(indices)])
     return {"run": moment.run, "step": moment.position, "path": path}
-
-
-def states_of(panel: Panel, steps: Sequence[int]) -> States:
-    """The different states of a panel, and the state of each step."""
-    states: list[list[Numbers]] = []
-    frames: list[int] = []
-    for step in steps:
-        numbers = [series.at(step) for series in panel.series]
-        if numbers not in states:
-            states.append(numbers)
-        frames.append(states.index(numbers))
-    return states, frames
 
 
 def with_ranges(

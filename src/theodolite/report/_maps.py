@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from plotly import graph_objects as go
 
+from theodolite.advice.captions import sketch_sentence
 from theodolite.advice.pairs import LayerPairs, Likeness
 from theodolite.records import FAMILIES, Group, Moment, RunView
 from theodolite.report._figures import (
@@ -102,28 +103,11 @@ def step_maps(
     title = f"{name[0].upper()}{name[1:]} over training"
     return Figure(
         f"steps-{family}-{measure}".replace("_", "-"),
-        Words(title, _READING + _sketched(runs, family, measure)),
+        Words(title, _READING + sketch_sentence(runs, family, measure)),
         tuple(panels),
         columns=min(2, len(panels)),
         roomy=True,
     )
-
-
-def _sketched(runs: Sequence[RunView], family: str, measure: str) -> str:
-    """A sentence with the errors of sketches; the last step may have more random vectors."""
-    errors: dict[int, float] = {}
-    for moment in (moment for run in runs for moment in run.moments):
-        contents = moment.record.contents
-        vectors = contents.get("config", {}).get("sketch_vectors")
-        for row in contents["rows"]:
-            of_this = (row["family"], row["measure"], row["method"]) == (family, measure, "sketch")
-            if of_this and vectors is not None and finite(row["error"]):
-                errors[vectors] = max(errors.get(vectors, 0.0), float(row["error"]))
-    if not errors:
-        return ""
-    text = " and ".join(f"{n} (errors up to {shown(errors[n])})" for n in sorted(errors))
-    last = " The last step has the most, so a jump there may be an error." * (len(errors) > 1)
-    return f" Estimated with random vectors, {text}.{last}"
 
 
 def class_map(group: Group, name: str, words: Words) -> Figure | None:
@@ -296,7 +280,7 @@ def _map_layout(table: _Table, across: str) -> dict[str, Any]:
     x: dict[str, Any] = {"range": [-0.5, len(columns) - 0.5], "showgrid": False}
     y: dict[str, Any] = {"range": [len(layers) - 0.5, -0.5], "showgrid": False}
     x |= {"tickvals": named, "ticktext": texts}
-    return axes(across, "", xaxis=x, yaxis=y | layer_ticks(layers, most=40))
+    return axes(across, "", xaxis=x, yaxis=y | layer_ticks(layers))
 
 
 def _height(layers: Sequence[str]) -> int:

@@ -4,21 +4,14 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from theodolite.advice.captions import (
-    count_of,
-    digest_words,
-    layer_count,
-    layer_words,
-    quiet_reason,
-)
-from theodolite.advice.reasons import UNREADABLE, missing_in, not_shown, shared_words
+from theodolite.advice.captions import digest_words, layer_count, quiet_reason
+from theodolite.advice.reasons import UNREADABLE, in_layers, missing_in, not_shown, shared_words
 from theodolite.records import FAMILIES, Group, listed
 from theodolite.report._depth import Chart, headlines, is_shortcut
 from theodolite.report.pages import finite, plain, shown_as
 
 __all__ = ["notes_of", "table_of", "whole_numbers"]
 
-_MOST_NAMED = 3
 # Names and meanings of the measures of the whole model.
 _WHOLE = {
     "peak_layer": ("peak layer", "the layer with the highest tangent alignment, counted from 1"),
@@ -129,11 +122,10 @@ def notes_of(group: Group) -> list[str]:
                     said.setdefault((heading, why), []).append(layer)
         for layer in run.last.unreadable:
             said.setdefault((FAMILIES["covariance"].heading, UNREADABLE), []).append(layer)
-    for (heading, why), layers in said.items():
-        names = list(dict.fromkeys(map(layer_words, layers)))
-        where = f"{len(names)} of {count_of(layer_count(group), 'layer')}"
-        named = f" ({listed(names)})" if len(names) <= _MOST_NAMED else ""
-        notes.append(missing_in(heading, where + named, why))
+    notes += [
+        missing_in(heading, in_layers(layers, layer_count(group)), why)
+        for (heading, why), layers in said.items()
+    ]
     cuts = [(run.name, run.last.record.contents.get("cut")) for run in group.runs]
     notes += [f"{plain(name)}: {cut}." if len(cuts) > 1 else f"{cut}." for name, cut in cuts if cut]
     old = {run.name: digest_words(run.run.head, *run.run.steps) for run in group.runs}

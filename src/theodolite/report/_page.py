@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from theodolite.advice.captions import (
-    count_of,
     family_sentence,
+    layer_count,
     opening_sentence,
     trend_sentence,
 )
 from theodolite.advice.comparing import QUESTIONS, group_answers
 from theodolite.advice.pairs import LayerPairs
-from theodolite.advice.reasons import UNREADABLE, shared_words
+from theodolite.advice.reasons import UNREADABLE, count_of, notes_in
 from theodolite.records import (
     CHANCE,
     FAMILIES,
@@ -25,7 +25,6 @@ from theodolite.records import (
     Run,
     RunView,
     groups_of,
-    listed,
 )
 from theodolite.report._catalog import (
     STRIP,
@@ -43,7 +42,7 @@ from theodolite.report._depth import (
     is_shortcut,
     token,
 )
-from theodolite.report._figures import HOUSE_STYLE, Figure, Key, states_of, tone, with_ranges
+from theodolite.report._figures import HOUSE_STYLE, Figure, Key, tone, with_ranges
 from theodolite.report._maps import pair_maps
 from theodolite.report._overview import notes_of, table_of, whole_numbers
 from theodolite.report.pages import (
@@ -51,6 +50,7 @@ from theodolite.report.pages import (
     LIGHT,
     content_policy,
     css_variables,
+    distinct,
     json_for_html,
     plain,
     render,
@@ -76,13 +76,7 @@ class _Varying:
 
     def add(self, key: str, at: Callable[[int], Any]) -> Any:
         """Keep what a place shows at each step; returns what it shows at the latest."""
-        states: list[Any] = []
-        frames = []
-        for step in self.group.steps:
-            value = at(step)
-            if value not in states:
-                states.append(value)
-            frames.append(states.index(value))
+        states, frames = distinct(map(at, self.group.steps))
         if len(states) > 1:
             self.entries[key] = {"states": states, "frames": frames}
         return states[frames[-1]]
@@ -112,7 +106,7 @@ def page_html(runs: Sequence[Run], title: str = "", pairs: LayerPairs | None = N
         "figures": {f["id"]: f.pop("payload") for f in drawn if "payload" in f},
     }
     plotly, own = static_text("plotly-cartesian.min.js"), static_text("page.js")
-    about = [_about(run) for group in groups for run in group.runs]
+    about = [_about(group, run) for group in groups for run in group.runs]
     warnings = sum(len(run["warnings"]) for run in about)
     named = ", ".join(plain(run.name) for group in groups for run in group.runs)
     return render(
@@ -370,7 +364,7 @@ def _section(
 def _figure_view(figure: Figure, group: str, steps: Sequence[int]) -> dict[str, Any]:
     """The data for the template; "payload" has the data for the script."""
     panels = figure.all_panels
-    states = [states_of(panel, steps) for panel in panels]
+    states = [panel.states(steps) for panel in panels]
     layouts = with_ranges(panels, [found for found, _ in states], shared=figure.shared)
     findings = [figure.finding(step) for step in steps]
     drawn = []
@@ -404,7 +398,7 @@ def _figure_view(figure: Figure, group: str, steps: Sequence[int]) -> dict[str, 
     }  # fmt: skip
 
 
-def _about(run: RunView) -> dict[str, Any]:
+def _about(group: Group, run: RunView) -> dict[str, Any]:
     contents = run.last.record.contents
     head = run.run.head.contents
     facts = {
@@ -412,28 +406,25 @@ def _about(run: RunView) -> dict[str, Any]:
         for key in ("data", "config", "versions")
     }
     facts |= {key: _words(contents.get(key) or {}) for key in ("routes", "seconds")}
-    reasons = [
-        (
-            row["measure"],
-            shared_words(run.last.note(row["family"], row["measure"], row.get("layer")))
-            or str(row["reason"]),
-            row.get("layer"),
-        )
+    undefined = [
+        {
+            **row,
+            "text": row["reason"],
+            "note": run.last.note(row["family"], row["measure"], row.get("layer")),
+        }
         for row in contents.get("rows", [])
         if row.get("reason")
     ]
-    reasons += [("relative_misalignment", UNREADABLE, name) for name in run.last.unreadable]
-    said = [
-        (item.get("measure") or item.get("family") or "",
-         shared_words(item.get("note")) or str(item.get("text", "")), item.get("layer"))
-        for item in contents.get("warnings", [])
-    ]  # fmt: skip
-    warnings, undefined = (_counted(entries, run.layers) for entries in (said, reasons))
+    undefined += [
+        {"measure": "relative_misalignment", "layer": name, "text": UNREADABLE}
+        for name in run.last.unreadable
+    ]
+    total = layer_count(group)
     return {
         "name": plain(run.name),
         "facts": {_FACTS.get(key, key): words for key, words in facts.items()},
-        "warnings": warnings,
-        "undefined": undefined,
+        "warnings": notes_in(contents.get("warnings", []), total),
+        "undefined": notes_in(undefined, total),
     }
 
 
@@ -455,22 +446,6 @@ def _fact(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _counted(entries: Sequence[tuple[str, str, str | None]], layers: Sequence[str]) -> list[str]:
-    """Each warning once, with the number of its measures or layers."""
-    said: dict[str, list[tuple[str, str | None]]] = {}
-    for measure, text, layer in entries:
-        said.setdefault(text, []).append((measure.replace("_", " "), layer))
-    lines = []
-    for text, where in said.items():
-        measures = listed(dict.fromkeys(plain(m) for m, _ in where if m), most=3)
-        names = list(dict.fromkeys(plain(name) for _, name in where if name is not None))
-        count = f"{len(names)} of {count_of(len(layers), 'layer')}"
-        place = listed(names) if len(names) <= 3 else count
-        head = " in ".join(filter(None, (measures, place)))
-        lines.append(f"{head}: {plain(text)}" if head else plain(text))
-    return lines
 
 
 def _style() -> str:

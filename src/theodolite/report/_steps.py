@@ -7,11 +7,10 @@ from plotly import graph_objects as go
 
 from theodolite.advice.captions import loss_sentence
 from theodolite.records import FAMILIES, Group, Moment, RunView
-from theodolite.report._depth import Line
+from theodolite.report._depth import Line, legend_of
 from theodolite.report._figures import (
     MOST_PANELS,
     Figure,
-    Key,
     Panel,
     Series,
     Words,
@@ -20,9 +19,9 @@ from theodolite.report._figures import (
     step_axis,
     tone,
 )
-from theodolite.report.pages import LIGHT, carried, plain, plotly_text, short, spaced
+from theodolite.report.pages import carried, plotly_text, short, spaced
 
-__all__ = ["TRUTH", "legend_of", "loss_figure", "over_steps", "step_figure", "whole_figure"]
+__all__ = ["TRUTH", "kernel_steps", "loss_figure", "over_steps", "whole_figure"]
 
 TRUTH = "cka_truth"  # CKA to the true labels, if the targets are other labels
 _SYMBOLS = ("circle", "circle-open")
@@ -45,13 +44,13 @@ def whole_figure(group: Group, family: str, measure: str, words: Words) -> Figur
     return None if panel is None else Figure(f"whole-{family}", words, (panel,), legend=legend)
 
 
-def step_figure(group: Group, family: str) -> Figure | None:
-    """The headline of a family over steps, a panel for each layer, a color for each run."""
-    words = FAMILIES[family]
+def kernel_steps(group: Group) -> Figure | None:
+    """CKA to labels over steps, a panel for each layer, a color for each run."""
+    family, words = "kernel", FAMILIES["kernel"]
     layers = group.measured(family, words.headline)
     lines = [Line(words.headline, words.heading)]
     reading = f"{words.question} A panel is a layer; steps are spread evenly."
-    if family == "kernel" and group.measured(family, TRUTH):
+    if group.measured(family, TRUTH):
         lines.append(Line(TRUTH, "CKA to the true labels"))
         reading += " If a run was trained on other labels, CKA to the true labels is drawn too."
     y = "CKA" if len(lines) > 1 else ""
@@ -127,13 +126,3 @@ def _step_series(
 
 def _name(group: Group, run: RunView, line: Line) -> str:
     return plotly_text(f"{line.words}, {run.name}" if len(group.runs) > 1 else line.words)
-
-
-def legend_of(group: Group, family: str, lines: Sequence[Line]) -> tuple[Key, ...]:
-    """Colors of runs and dashes of measures, if there are several."""
-    several = len(group.runs) > 1
-    keys = [Key(plain(r.name), tone(group, family, i)) for i, r in enumerate(group.runs) if several]
-    if len(lines) > 1:
-        color = LIGHT["muted"] if several else tone(group, family, 0)
-        keys += [Key(line.words, color, dash=dash_of(i)) for i, line in enumerate(lines)]
-    return tuple(keys)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from theodolite.records import finite, made_folder, plain, replace_file, shown, spaced
 
@@ -20,6 +20,7 @@ __all__ = [
     "carried",
     "content_policy",
     "css_variables",
+    "distinct",
     "finite",
     "json_for_html",
     "plain",
@@ -53,6 +54,7 @@ DARK: Mapping[str, str] = {
     "gradient": "#f57d8f", "gradient-pale": "#8b3544",
 }  # fmt: skip
 
+T = TypeVar("T")
 
 _DIGITS = 6
 
@@ -115,6 +117,22 @@ def shown_as(measure: str, value: int | float | None, *, signed: bool = False) -
 def carried(values: Iterable[Any], digits: int = _DIGITS) -> list[float | None]:
     """Numbers for the page's JSON, rounded far below a pixel; null where none can be drawn."""
     return [float(f"{value:.{digits}g}") if finite(value) else None for value in values]
+
+
+def distinct(values: Iterable[T]) -> tuple[list[T], list[int]]:
+    """The different values in order, and the place of each value among them.
+
+    Examples:
+        >>> distinct("abac")
+        (['a', 'b', 'c'], [0, 1, 0, 2])
+    """
+    states: list[T] = []
+    frames = []
+    for value in values:
+        if value not in states:
+            states.append(value)
+        frames.append(states.index(value))
+    return states, frames
 
 
 def static_text(name: str) -> str:

@@ -255,8 +255,7 @@ def _undefined(filters: int, dimensions: int, subspace: int) -> Reason:
         return reason(Note.ONE_INPUT)
     if covariance.subspace_size(filters, dimensions) < 2:
         least = min(8, dimensions + 2)
-        have = "1 filter is" if filters == 1 else f"{filters} filters are"
-        return reason(Note.FEW_FILTERS, have=have, least=least)
+        return reason(Note.FEW_FILTERS, filters=filters, least=least)
     return reason(Note.NO_DIRECTIONS)
 
 
