@@ -591,7 +591,7 @@ RACE = """
 import os, random, signal, sys, time
 from pathlib import Path
 import numpy as np
-from theodolite.records import Record, load_record, save_record
+from theodolite.records import Record, Run, load_record, save_record, save_run
 
 place, way = Path(sys.argv[1]), sys.argv[2]
 WRITERS, ROUNDS = 5, 40
@@ -606,7 +606,8 @@ for round in range(ROUNDS):
             os.close(opened)
             os.read(gate, 1)  # all begin when the gate closes
             arrays = {"x": np.full(2000, writer)}
-            save_record(Record({"writer": writer}, arrays), folder, overwrite=way != "beside")
+            run = Run("", Record({"writer": writer}, arrays), ())
+            save_run(run, folder, overwrite=way != "beside")
             os._exit(0)
         children.append(child)
     os.close(gate)
@@ -644,7 +645,7 @@ def test_two_hundred_simultaneous_saves_lose_nothing(tmp_path, way):
 READERS = """
 import os, signal, sys, time
 import numpy as np
-from theodolite.records import Record, load_record, save_record
+from theodolite.records import Record, Run, load_record, save_record, save_run
 
 folder = sys.argv[1]
 save_record(Record({"written": 0}, {"x": np.zeros(50)}), folder)
@@ -730,7 +731,7 @@ def test_a_run_beside_the_one_in_the_current_folder(tmp_path, monkeypatch, here)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     for value in range(3):
-        save_record(Record({"value": value}), here, overwrite=False)
+        save_run(Run("", Record({"value": value}), ()), here, overwrite=False)
     found = {path.name: load_record(path).contents["value"] for path in tmp_path.iterdir()}
     assert found == {"here": 0, "here-2": 1, "here-3": 2}
 
@@ -762,7 +763,7 @@ def test_too_many_open_files_are_an_error_of_this_library(tmp_path):
         for free in range(5):
             resource.setrlimit(resource.RLIMIT_NOFILE, (holes[-1] + 1 + free, hard))
             try:
-                save_record(Record({}), tmp_path / str(free), overwrite=False)
+                save_record(Record({}), tmp_path / str(free))
             except WriteError as error:
                 told.append(str(error))
     finally:

@@ -29,7 +29,15 @@ from theodolite.records._tables import (
     table_of,
     unreadable_layers,
 )
-from theodolite.records._views import Chance, Group, Moment, RunView, groups_of, spaced
+from theodolite.records._views import (
+    Chance,
+    Group,
+    Moment,
+    RunView,
+    groups_of,
+    spaced,
+    unique_names,
+)
 from theodolite.records._words import (
     CERTAINTIES,
     FAMILIES,
@@ -93,6 +101,7 @@ __all__ = [
     "shown",
     "spaced",
     "table_of",
+    "unique_names",
     "unreadable_layers",
     "wilson",
 ]

@@ -77,7 +77,7 @@ class Record:
         return f"Record({kind}, {len(self.contents)} entries, {len(self.arrays)} arrays{mark})"
 
 
-def save_record(record: Record, folder: str | os.PathLike[str], *, overwrite: bool = True) -> Path:
+def save_record(record: Record, folder: str | os.PathLike[str]) -> Path:
     """Write a record into a folder; it replaces an existing record in a single step.
 
     Processes that save to one folder take turns; the last record stays.
@@ -85,8 +85,6 @@ def save_record(record: Record, folder: str | os.PathLike[str], *, overwrite: bo
     Args:
         record: the record.
         folder: the folder; created if it does not exist.
-        overwrite: False keeps an existing run, and writes to the first of ``name-2``, ``name-3``,
-            ... without a run.
 
     Returns:
         The path of ``record.json``.
@@ -103,7 +101,7 @@ def save_record(record: Record, folder: str | os.PathLike[str], *, overwrite: bo
         array([0., 1., 2.])
     """
     files = packed_record(record)
-    with claimed(folder, overwrite=overwrite) as place:
+    with claimed(folder, overwrite=True) as place:
         return files.write(place)
 
 

@@ -72,14 +72,12 @@ def layer_table(
         if row["measure"] != "relative_misalignment" or row["layer"] not in unreadable
     }
     chance = any(found[key]["null_mean"] is not None for key in found if key[1] in columns)
-    heads = [heading.partition(" ") for heading, _ in columns.values()]
-    table = [["", *(head[0] for head in heads)], ["layer", *(head[2] for head in heads)]]
+    table = _heads(columns)
     if steps is not None:
         table.append(["at step", *(str(steps.get(key, "")) for _, key in columns.values())])
     for name in (layer["name"] for layer in contents["layers"]):
         table.append([name or _WHOLE, *(_cell(found.get((name, m))) for m in columns)])
-    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-    return [_line(row, widths).rstrip() for row in table], chance
+    return _aligned(table), chance
 
 
 def unreadable_layers(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -114,19 +112,17 @@ def differences_text(first: Record, second: Record, names: tuple[str, str]) -> s
     known = [{(r["layer"], r["measure"]): r["value"] for r in c["rows"]} for c in pair]
     layers = [[layer["name"] for layer in contents["layers"]] for contents in pair]
     columns = {m: head for m, head in _headlines(pair[0]).items() if m in _headlines(pair[1])}
-    heads = [heading.partition(" ") for heading, _ in columns.values()]
-    table = [["", *(head[0] for head in heads)], ["layer", *(head[2] for head in heads)]]
+    table = _heads(columns)
     for name in layers[0]:
         if name in layers[1]:
             keys = [(name, measure) for measure in columns]
             differences = [_difference(known[0].get(key), known[1].get(key)) for key in keys]
             table.append([name or _WHOLE, *differences])
-    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-    lines = [f"{names[1]} minus {names[0]}", *(_line(row, widths) for row in table)]
+    lines = [f"{names[1]} minus {names[0]}", *_aligned(table)]
     for side, other in ((0, 1), (1, 0)):
         alone = [name or _WHOLE for name in layers[side] if name not in layers[other]]
         lines += [f"in {names[side]} alone: {listed(alone, most=3)}"] * bool(alone)
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(lines)
 
 
 def _difference(first: float | None, second: float | None) -> str:
@@ -136,9 +132,18 @@ def _difference(first: float | None, second: float | None) -> str:
     return "undefined" if math.isnan(value) else f"{value:+.4g}"
 
 
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-    return "  ".join([row[0].ljust(widths[0]), *cells])
+def _heads(columns: Mapping[str, tuple[str, str]]) -> list[list[str]]:
+    """Two lines: the first word of every heading, and its other words."""
+    heads = [heading.partition(" ") for heading, _ in columns.values()]
+    return [["", *(head[0] for head in heads)], ["layer", *(head[2] for head in heads)]]
+
+
+def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
+    """Lines with the first column on the left, and all others on the right."""
+    first, *others = (max(map(len, column)) for column in zip(*table, strict=True))
+    return [
+        "  ".join([row[0].ljust(first), *map(str.rjust, row[1:], others)]).rstrip() for row in table
+    ]
 
 
 def _cell(row: Mapping[str, Any] | None) -> str:

@@ -13,7 +13,7 @@ from theodolite.records._runs import Run
 from theodolite.records._tables import unreadable_layers
 from theodolite.records._words import finite
 
-__all__ = ["Chance", "Group", "Moment", "RunView", "groups_of", "spaced"]
+__all__ = ["Chance", "Group", "Moment", "RunView", "groups_of", "spaced", "unique_names"]
 
 _MOST_CURVES = 6
 
@@ -282,11 +282,12 @@ def groups_of(runs: Sequence[Run], most_steps: int, most_numbers: int = 10**9) -
         most_steps: of each run.
         most_numbers: layers times steps: deep networks show fewer steps.
     """
+    names = [run.name or ("this run" if len(runs) == 1 else "") for run in runs]
     deepest = max((len(run.head.contents.get("layers", [])) for run in runs), default=1)
     most_steps = max(8, min(most_steps, most_numbers // max(1, deepest)))
     views = [
         RunView(i, name, run, _moments(i, run, most_steps))
-        for i, (name, run) in enumerate(zip(_names(runs), runs, strict=True))
+        for i, (name, run) in enumerate(zip(unique_names(names), runs, strict=True))
     ]
     by_layers: dict[tuple[str, ...], list[RunView]] = {}
     for view in views:
@@ -315,14 +316,21 @@ def _sparse(moments: Sequence[Moment]) -> set[tuple[int, ...]]:
     return {tuple(found) for found in holders.values() if len(found) < len(moments)}
 
 
-def _names(runs: Sequence[Run]) -> list[str]:
-    names = [
-        run.name or (f"run {i + 1}" if len(runs) > 1 else "this run") for i, run in enumerate(runs)
-    ]
-    return [
-        f"{name} ({names[: i + 1].count(name)})" if names.count(name) > 1 else name
-        for i, name in enumerate(names)
-    ]
+def unique_names(names: Sequence[str]) -> list[str]:
+    """Names of which no two are equal: an empty or repeated name gets a number.
+
+    Examples:
+        >>> unique_names(["cnn", "", "cnn"])
+        ['cnn', 'run 2', 'cnn (2)']
+    """
+    taken: list[str] = []
+    for index, name in enumerate(names, start=1):
+        plain = name or f"run {index}"
+        fresh, number = plain, 2
+        while fresh in taken:
+            fresh, number = f"{plain} ({number})", number + 1
+        taken.append(fresh)
+    return taken
 
 
 def _common_words(names: Sequence[str]) -> str:

@@ -29,6 +29,7 @@ from theodolite.records import (
     load_result,
     require_transfer,
     save_run,
+    unique_names,
 )
 
 if TYPE_CHECKING:
@@ -486,17 +487,5 @@ def compare(*results: Any, names: Sequence[str] | None = None, **options: Any) -
     chosen = [run.name for run in runs] if names is None else list(names)
     if len(chosen) != len(runs):
         raise DomainError(f"names: expected {len(runs)}, one per result, got {len(chosen)}")
-    named = zip(runs, _unique(chosen), strict=True)
+    named = zip(runs, unique_names(chosen), strict=True)
     return Comparison(tuple(replace(run, name=name) for run, name in named))
-
-
-def _unique(names: list[str]) -> list[str]:
-    """Make names unique: an empty or repeated name gets a number."""
-    taken: list[str] = []
-    for index, name in enumerate(names, start=1):
-        plain = name or f"run {index}"
-        fresh, number = plain, 2
-        while fresh in taken:
-            fresh, number = f"{plain} ({number})", number + 1
-        taken.append(fresh)
-    return taken

@@ -22,7 +22,7 @@ from torch.nn.parameter import is_lazy
 from theodolite.advice.reasons import Reason, reason
 from theodolite.engine import Batch, require_model, unwrap
 from theodolite.errors import DomainError, DtypeError
-from theodolite.records import Note
+from theodolite.records import Note, unique_names
 from theodolite.surveys.named_models import ModelSource, build_model
 from theodolite.surveys.shards import probe_digest
 
@@ -48,13 +48,8 @@ def named_sources(models: Any) -> dict[str, Source]:
     if isinstance(models, Mapping):
         found = {str(name): source for name, source in models.items()}
     else:
-        found = {}
-        for source in models:
-            plain = source if isinstance(source, str) else own_name(source)
-            name, number = plain, 2
-            while name in found:
-                name, number = f"{plain} ({number})", number + 1
-            found[name] = source
+        names = [source if isinstance(source, str) else own_name(source) for source in models]
+        found = dict(zip(unique_names(names), models, strict=True))
     if not found:
         raise DomainError("models: expected at least one model, got none")
     for name, source in found.items():

@@ -283,8 +283,7 @@ def _require_task(probe: Probe) -> list[Reason]:
     if known.columns is None:
         raise DomainError(
             "targets: expected one class or number for each example, got targets that are "
-            "neither; pass "
-            "(inputs, targets) or targets="
+            "neither; pass (inputs, targets) or targets="
         )
     if len(probe) < 20:
         raise DomainError(
@@ -751,7 +750,6 @@ def _joined(
         )
         for name, record in ((name, kept[name]) for name in sources if name in kept)
     ]
-    classes = probe.targets.labels is not None
     order = [entry.name for entry in ranked(candidates)]
     arrays = {
         f"{index}/{key}": array
@@ -760,6 +758,7 @@ def _joined(
     }
     labels = probe.targets.labels
     counts = None if labels is None else torch.bincount(labels)
+    notes = [*notes, *choosing_notes(candidates, points=labels is not None)]
     contents = {
         "kind": "transfer",
         "name": options.name,
@@ -777,7 +776,9 @@ def _joined(
         "ties": tied(candidates),
         "problems": {failure.job[0]: failure.reason for failure in failures},
         "problem_notes": {f.job[0]: error_kind(f.kind).value for f in failures},
-        "notes": [n.to_entry() for n in (*notes, *choosing_notes(candidates, points=classes))],
+        "notes": [
+            n.to_entry() for n in (*notes, *choosing_notes(candidates, points=labels is not None))
+        ],
         "versions": versions(),
     }
     contents["answers"] = [a.to_entry() for a in transfer_answers(contents, arrays)]
