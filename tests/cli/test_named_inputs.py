@@ -110,7 +110,7 @@ def test_one_input_stays_what_it_was(tmp_path):
 def test_x_beside_another_input(tmp_path):
     arrays = {"x_train": np.ones((4, 2, 3)), "mask_train": np.ones((4, 2, 3)), "y_train": [0] * 4}
     found = load_named_inputs(Masked(), str(saved(tmp_path, arrays)), "train")
-    assert {name: tuple(value.shape) for name, value in found.inputs.items()} == {
+    assert {name: tuple(value.shape) for name, value in found.kwargs.items()} == {
         "x": (4, 2, 3),
         "mask": (4, 2, 3),
     }
@@ -118,7 +118,7 @@ def test_x_beside_another_input(tmp_path):
 
 def test_a_model_that_takes_any_name(tmp_path, arrays):
     path = saved(tmp_path, arrays)
-    assert set(load_named_inputs(Anything(), str(path), "train").inputs) == {"left", "right"}
+    assert set(load_named_inputs(Anything(), str(path), "train").kwargs) == {"left", "right"}
 
 
 def test_an_attention_mask_is_that_of_the_batch(tmp_path, arrays):

@@ -32,11 +32,6 @@ def test_undefined_numbers_are_left_out(value):
     assert scalars(Record({"rows": [row(value)]})) == {}
 
 
-def test_only_the_measures_asked_for():
-    rows = [row(0.5), row(0.1, measure="cka_input")]
-    assert list(scalars(Record({"rows": rows}), ["cka_input"])) == ["kernel/cka_input/fc1"]
-
-
 def test_names_hold_only_what_all_trackers_accept():
     assert list(scalars(Record({"rows": [row(1.0, "a<b>:c[0]")]}))) == [
         "kernel/cka_target/a_b__c_0_"

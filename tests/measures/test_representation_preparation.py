@@ -27,10 +27,8 @@ def test_the_longest_row_sets_the_scale():
     assert_close(prepared.features, [[0.6, 0.8], [0, 0.2]], dtype=torch.float32)
 
 
-def test_centering_removes_the_mean_row_first():
+def test_rows_may_stay_as_they_are():
     rows = torch.tensor([[1.0, 5.0], [3.0, 5.0]], dtype=torch.float64)
-    assert_close(prepare_features(rows, center=True).features, [[-1, 0], [1, 0]])
-    assert_close(prepare_features(rows, center=True, normalize="none").features, [[-1, 0], [1, 0]])
     assert_close(prepare_features(rows, normalize="none").features, rows)
 
 

@@ -168,6 +168,6 @@ def test_keys_of_inputs():
 def test_examples_that_can_judge():
     keys, known = torch.tensor([5, 6, 6, 7]), torch.tensor([5])
     labels, classes = torch.tensor([0, 0, 0, 4]), torch.tensor([0, 1])
-    found = usable_examples(keys, known, labels, classes)
-    assert found.places.tolist() == [1]
-    assert (found.copies, found.new_classes) == (2, 1)
+    places, left_out = usable_examples(keys, known, labels, classes)
+    assert places.tolist() == [1]
+    assert left_out == {"copies": 2, "new_classes": 1}

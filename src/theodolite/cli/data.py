@@ -25,7 +25,6 @@ from theodolite.errors import DataError, TheodoliteError
 __all__ = [
     "DataSource",
     "Examples",
-    "NamedInputs",
     "in_precision_of",
     "load_examples",
     "load_named_inputs",
@@ -82,9 +81,7 @@ def load_examples(source: DataSource, model: nn.Module) -> Examples:
     named = load_named_inputs(model, source.word, source.split)
     if named is not None:
         _require_as_they_are(source)
-        mask = named.inputs.get(MASK_KEY)
-        batch = Batch((), named.inputs, named.targets, mask)
-        return Examples(Path(source.word).stem, source.split, batch)
+        return Examples(Path(source.word).stem, source.split, named)
     data = _scaled(_loaded(source), source.scale)
     data = data.flat() if source.flat else data
     inputs, targets = (data.x_train, data.y_train)
@@ -204,14 +201,6 @@ def _require_labels(examples: Examples, outputs: int) -> None:
 
 
 @dataclass(frozen=True)
-class NamedInputs:
-    """Inputs of one split by the name of their argument, and targets."""
-
-    inputs: dict[str, Tensor]
-    targets: Tensor
-
-
-@dataclass(frozen=True)
 class _Arguments:
     """Arguments of ``forward``: all names, names without a default, and whether it takes others."""
 
@@ -246,7 +235,7 @@ class _Arguments:
         return f"an .npz file with {', '.join(arrays[:-1])} and {arrays[-1]}"
 
 
-def load_named_inputs(model: nn.Module, word: str, split: str) -> NamedInputs | None:
+def load_named_inputs(model: nn.Module, word: str, split: str) -> Batch | None:
     """Inputs by name, unchanged; None if the model has one input.
 
     Arrays are ``NAME_train`` and ``NAME_test`` for the arguments NAME of ``forward``, beside the
@@ -272,7 +261,7 @@ def load_named_inputs(model: nn.Module, word: str, split: str) -> NamedInputs | 
         inputs = {name: _input(file, f"{name}_{split}", archive) for name in names}
         targets = npz_tensor(file, f"{_TARGETS}_{split}", archive[f"{_TARGETS}_{split}"])
     _require_together(file, split, inputs, targets)
-    return NamedInputs(inputs, targets)
+    return Batch((), inputs, targets, inputs.get(MASK_KEY))
 
 
 def _input(file: Path, key: str, archive: Any) -> Tensor:

@@ -35,7 +35,6 @@ _CHANNELS = (1, 3, 4)
 def load_npz(
     path: str | Path,
     name: str | None = None,
-    classes: tuple[str, ...] = (),
     layout: Literal["image", "as_is"] = "image",
     split: Literal["train", "test"] | None = None,
 ) -> Dataset:
@@ -47,7 +46,6 @@ def load_npz(
     Args:
         path: an ``.npz`` file with the arrays ``x_train, y_train, x_test, y_test``.
         name: name of the data set; by default the name of the file.
-        classes: names of the classes.
         layout: ``"image"`` converts ``(n, h, w)`` and ``(n, h, w, c)`` to channels first;
             ``"as_is"`` keeps the axes.
         split: ``"train"`` or ``"test"`` reads only this split and uses it for both.
@@ -80,7 +78,7 @@ def load_npz(
         require_finite(x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
         targets = _targets(y_train), _targets(y_test)
         label = file.stem if name is None else name
-        return Dataset(label, x_train, targets[0], x_test, targets[1], classes, peak=peak)
+        return Dataset(label, x_train, targets[0], x_test, targets[1], peak=peak)
     except TheodoliteError as error:
         raise DataError(f"{file}: {error}") from error
 

@@ -6,7 +6,7 @@ This file has TensorBoard and Weights & Biases. MLflow, which also logs sweeps, 
 import math
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -54,12 +54,11 @@ class Tracked(Protocol):
         """Its records."""
 
 
-def scalars(record: Record, measures: Sequence[str] | None = None) -> dict[str, float]:
+def scalars(record: Record) -> dict[str, float]:
     """The numbers of one survey by ``family/measure/layer``; undefined ones are left out.
 
     Args:
         record: record of a survey, or of one step of a history.
-        measures: measures to include; all by default.
 
     Returns:
         Numbers by ``family/measure/layer``.
@@ -72,7 +71,7 @@ def scalars(record: Record, measures: Sequence[str] | None = None) -> dict[str, 
     return {
         _tag(row): float(row["value"])
         for row in record.contents["rows"]
-        if (measures is None or row["measure"] in measures) and math.isfinite(row["value"])
+        if math.isfinite(row["value"])
     }
 
 

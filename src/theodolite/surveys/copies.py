@@ -4,15 +4,13 @@ A network knows the labels of the examples that it was trained on. Copies of the
 examples, or beside an example that is left out, are no evidence that it learned.
 """
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from theodolite.engine import Batch, tensors_in
 
-__all__ = ["Usable", "first_copies", "input_keys", "usable_examples"]
+__all__ = ["first_copies", "input_keys", "usable_examples"]
 
 _PART = 2**17  # numbers that are converted at a time, with twelve bytes each in the meantime
 # Odd constants that mix the bits of a count (splitmix64), as signed numbers.
@@ -69,27 +67,12 @@ def first_copies(keys: Int[Tensor, " n"]) -> Int[Tensor, " m"]:
     return order[new].sort().values
 
 
-@dataclass(frozen=True)
-class Usable:
-    """Held-out examples on which the training can be judged, and the number of all others.
-
-    Args:
-        places: of the examples that can.
-        copies: examples whose inputs occur in the training data, or earlier among these.
-        new_classes: examples of classes that the training data do not have.
-    """
-
-    places: Int[Tensor, " m"]
-    copies: int = 0
-    new_classes: int = 0
-
-
 def usable_examples(
     keys: Int[Tensor, " n"] | None,
     known: Int[Tensor, " k"] | None,
     labels: Int[Tensor, " n"] | None,
     classes: Int[Tensor, " c"] | None,
-) -> Usable:
+) -> tuple[Int[Tensor, " m"], dict[str, int]]:
     """Which held-out examples the training can be judged on.
 
     Args:
@@ -99,7 +82,8 @@ def usable_examples(
         classes: all classes of the training data; None where they are not all known.
 
     Returns:
-        Places and counts.
+        Their places, and the numbers of the others, without zeros: "copies", whose inputs occur in
+        the training data or earlier among these, and "new_classes" without training examples.
     """
     count = len(keys) if keys is not None else 0 if labels is None else len(labels)
     fresh, familiar = (torch.ones(count, dtype=torch.bool) for _ in range(2))
@@ -109,6 +93,6 @@ def usable_examples(
         fresh &= ~torch.isin(keys, known)
     if labels is not None and classes is not None:
         familiar = torch.isin(labels, classes)
-    return Usable(
-        (fresh & familiar).nonzero().flatten(), int((~fresh).sum()), int((fresh & ~familiar).sum())
-    )
+    others = {"copies": ~fresh, "new_classes": fresh & ~familiar}
+    counts = {kind: int(left_out.sum()) for kind, left_out in others.items() if left_out.any()}
+    return (fresh & familiar).nonzero().flatten(), counts

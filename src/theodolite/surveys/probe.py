@@ -544,15 +544,13 @@ def _judging(drawn: Probe, judges: Probe, known: Tensor | None) -> tuple[Probe, 
     labels, classes = judges.targets.labels, None
     if drawn.targets.labels is not None and drawn.class_counts is not None and drawn.complete:
         classes = drawn.class_counts.nonzero().flatten()
-    usable = usable_examples(input_keys(judges.batch), known, labels, classes)
-    left_out = {"copies": usable.copies, "new_classes": usable.new_classes}
-    found = {kind: count for kind, count in left_out.items() if count}
-    if not found:
+    places, left_out = usable_examples(input_keys(judges.batch), known, labels, classes)
+    if not left_out:
         return drawn, judges
-    drawn = replace(drawn, left_out=found)
-    if len(usable.places) < 2:
+    drawn = replace(drawn, left_out=left_out)
+    if len(places) < 2:
         return drawn, None
-    rest, targets = judges.batch.take(usable.places), judges.targets.take(usable.places)
+    rest, targets = judges.batch.take(places), judges.targets.take(places)
     counts = None if targets.labels is None else targets.labels.bincount()
     return drawn, replace(judges, batch=rest, targets=targets, class_counts=counts)
 

@@ -1,21 +1,19 @@
 """Kernel alignment: angles between the kernels of layers, inputs and targets, and their spectra.
 
 ``alignment`` has CKA, KTA and HSIC of kernels as matrices. ``_from_features`` has the same from
-features, and CKA to labels (``target_cka``). ``_layers`` has CKA of many layers at once.
+features, CKA to labels (``target_cka``), and CKA of many layers at once.
 ``spectrum`` has the modes of a kernel and the share of a target that they explain. ``_regression``
 has kernel regression.
 """
 
 from theodolite.linalg import LeaveOneOut
 from theodolite.measures.kernel._from_features import (
+    CkaMatrix,
+    cka_matrix,
     linear_cka,
     linear_hsic,
     linear_kta,
     target_cka,
-)
-from theodolite.measures.kernel._layers import (
-    CkaMatrix,
-    cka_matrix,
 )
 from theodolite.measures.kernel._regression import (
     leave_one_out_regression,

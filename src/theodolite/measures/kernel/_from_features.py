@@ -1,14 +1,14 @@
-"""CKA, KTA and HSIC of linear kernels straight from features or labels, without an n x n matrix.
+"""CKA, KTA and HSIC of linear kernels straight from features or labels, of two or many layers.
 
 There are two routes. Blocks of features cost ``n d_a d_b`` for every pair. Tiles of the Gram
 matrices cost ``n² d / 2`` for every kernel, and then almost nothing for every pair. Neither forms
 an n x n matrix, and memory beyond the input is bounded for any n.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Integer
@@ -21,6 +21,7 @@ from theodolite.checks import (
     require_nonempty,
     require_same_length,
 )
+from theodolite.errors import ShapeError
 from theodolite.linalg import (
     KernelProducts,
     array_function,
@@ -38,6 +39,7 @@ _BLOCK_BYTES = 512 * 2**20  # products F_a^T F_b that are summed up during one p
 
 _ALIGNMENT = 128  # GPU matrix kernels are built for multiples of it
 
+Estimator = Literal["debiased", "biased"]
 Pairs = Sequence[tuple[int, int]]
 Products = tuple[Float[Tensor, "m m"], Float[Tensor, "m n"]]
 _FEW_CLASSES = 128  # up to here a product beats sums by index, which contend for the same rows
@@ -432,3 +434,84 @@ def linear_hsic(
     a, b = CenteredRows.of(features_a), CenteredRows.of(features_b)
     value = factor_products([a, b]).hsic(debiased=debiased)[0, 1]
     return value * a.scale * a.scale * b.scale * b.scale  # inf, where a power would raise
+
+
+@prints_shapes
+@dataclass(frozen=True)
+class CkaMatrix:
+    """CKA of every pair of layers, and of every layer with the labels."""
+
+    between: Float[Tensor, "l l"]
+    target: Float[Tensor, " l"] | None  # None without labels
+    estimator: Estimator
+
+
+@array_function
+def cka_matrix(
+    layers: Sequence[Float[Tensor, "n _"]] | Mapping[str, Float[Tensor, "n _"]],
+    labels: Integer[Tensor, " n"] | None = None,
+    debiased: bool = True,
+) -> CkaMatrix:
+    r"""Linear CKA of many layers with each other and with labels, each kernel computed once.
+
+    The cheaper of two routes is used: blocks :math:`F_a^\top F_b` for all pairs, or tiles of all
+    Gram matrices at once, which then serve every pair. No n x n matrix exists at any time.
+
+    Range: entries in [-1, 1]; biased: [0, 1].
+    Invariant to: scaling, orthogonal maps and shifts of any layer; a joint permutation.
+    Undefined (``nan``): entries of layers that are constant up to rounding, of labels of one class;
+        debiased: fewer than four examples.
+
+    Args:
+        layers: features of every layer, one row per example, the same examples in the same order;
+            a list, or a mapping such as :func:`theodolite.features` returns.
+        labels: integer class of every example.
+        debiased: use the debiased estimator; False uses the paper's plug-in form.
+
+    Returns:
+        The table of all pairs of layers and, if labels are given, CKA to labels of each
+        layer.
+
+    Raises:
+        ShapeError: If there is no layer, or the layers differ in their number of rows.
+        DomainError: If an entry is not finite or a label is negative, or one is a Gram matrix.
+
+    Examples:
+        >>> x = torch.tensor([[0.0], [1.0], [4.0], [5.0]])
+        >>> table = cka_matrix([x, -x], torch.tensor([0, 0, 1, 1]), debiased=False)
+        >>> [round(value, 4) for value in (table.between[0, 1].item(), table.target[0].item())]
+        [1.0, 0.9412]
+
+    References:
+        [canatar2022], Fig. 1; [kornblith2019], Fig. 2; [song2012], Eq. (5).
+    """
+    parts, factors = _factors(layers, "cka")
+    count, eps = len(factors), eps_of(*parts)
+    if labels is None:
+        products = factor_products(factors)
+        defined = ~vanishing(factors, products.traces, eps)
+    else:
+        kernel = _label_kernel(labels, parts[0], factors[0])
+        products = with_labels(factors, kernel)
+        varies = ~vanishing(factors, products.traces[:count], eps)
+        defined = torch.cat([varies, kernel.defined.unsqueeze(0)])
+    values = cka_from_products(products, debiased=debiased, eps=eps, defined=defined)
+    target = None if labels is None else values[:count, count]
+    return CkaMatrix(values[:count, :count], target, "debiased" if debiased else "biased")
+
+
+def _factors(
+    layers: Sequence[Tensor] | Mapping[str, Tensor], of_grams: str
+) -> tuple[list[Tensor], list[CenteredRows]]:
+    """Every layer's features, checked, and their factors."""
+    if len(layers) == 0:
+        raise ShapeError("layers: expected at least one layer's features, got none")
+    named = layers if isinstance(layers, Mapping) else dict(enumerate(layers))
+    require_paired_features(of_grams, **{f"layers[{key!r}]": layer for key, layer in named.items()})
+    return list(named.values()), [CenteredRows.of(layer) for layer in named.values()]
+
+
+def _label_kernel(labels: Tensor, layer: Tensor, factor: CenteredRows) -> LabelKernel:
+    require_axes(1, labels=labels)
+    require_same_length(layer=layer, labels=labels)
+    return LabelKernel.of(labels.to(factor.rows.device), require_labels(labels))

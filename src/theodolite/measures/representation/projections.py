@@ -29,7 +29,6 @@ from theodolite.linalg import (
     GRAM_ACCURATE_ABOVE,
     LabelProjections,
     array_function,
-    center_columns,
     double,
     dual_gram,
     eps_of,
@@ -155,12 +154,11 @@ def prepare_features(
     *,
     bias: bool = False,
     normalize: Rows = "unit",
-    center: bool = False,
 ) -> PreparedFeatures:
     r"""Scale features so that :math:`\|\phi_i\| \le 1`, as the definition of alignment assumes.
 
-    There are three steps: centre (optional), append a constant column for the bias of the linear
-    probe (optional), scale the rows. Compare only representations that were prepared in the same
+    There are two steps: append a constant column for the bias of the linear probe (optional), and
+    scale the rows. Compare only representations that were prepared in the same
     way. After row normalisation the bias column is no longer constant, and it changes the curve.
 
     Args:
@@ -168,7 +166,6 @@ def prepare_features(
         bias: append a column of ones before rows are scaled.
         normalize: ``"unit"`` divides each row by its own length, ``"max"`` all rows by the largest
             (keeps the geometry), ``"none"`` leaves them. A row of zeros stays zero.
-        center: subtract the mean row. Not part of the paper's definition.
 
     Returns:
         The prepared features and the number of rows that are zero.
@@ -186,13 +183,13 @@ def prepare_features(
         [imani2022], Eq. (2), which assumes rows of length at most 1.
 
     Differs from paper:
-        The bias column is off by default; ``"max"`` and ``center`` are additions.
+        The bias column is off by default; ``"max"`` is an addition.
     """
     require_axes(2, features=features)
     require_nonempty(features=features)
     require_finite(features=features)
     require_choice(ROWS, normalize=normalize)
-    rows = center_columns(double(features)) if center else double(features)
+    rows = double(features)
     if bias:
         rows = torch.cat([rows, rows.new_ones(len(rows), 1)], dim=1)
     dead = (rows == 0).all(1)
