@@ -32,8 +32,8 @@ _SMOKE = "the pilot half: hypotheses were chosen on it, so nothing is judged the
 _JUDGED = (
     "The judged half: other architectures than in the pilot half, and two data sets that it does "
     "not have. A group is thirteen networks that differ from a base in one factor each. The last "
-    "15 of the 330 networks were trained after a first look at the others: one hypothesis, "
-    "labels.contrast, holds only with them"
+    "15 of the 330 networks were trained after a first look at the others. The "
+    "number of one hypothesis, labels.contrast, reaches its threshold only with them"
 )
 
 

@@ -92,7 +92,7 @@ def page_values(zoo: Zoo) -> tuple[dict[str, Any], dict[str, str]]:
         ),
         "trainability": _ranked(
             trainability.sample(judged), registered("trainability").predictors, networks
-        ),
+        ).dropna(subset=["tau"]),  # the distance from the start is zero at step 0
     }
     labels = memorising.fitted(memorising.label_sample(judged))
     areas = area_table(labels, registered("labels").keys).sort_values("area", ascending=False)
@@ -218,7 +218,7 @@ def _rank_markdown(table: pd.DataFrame, question: str) -> str:
             "true labels": _number(row["tau_clean"]),
             "one data set": _number(row["within_data"]),
             "one factor": _number(row["granulated"]),
-            "information": f"{_number(row['information'], 3)} ({row['given'] or 'nothing given'})",
+            "information": f"{_number(row['information'], 3)} ({row['given'] or 'none'})",
             "worst error": f"{_number(row['worst'])} ({row['worst_in']})",
         }
         for key, row in table.iterrows()
@@ -250,9 +250,12 @@ def _short(table: pd.DataFrame, question: str) -> pd.DataFrame:
 def _folded(
     table: pd.DataFrame, question: str, markdown: Callable[[pd.DataFrame, str], str]
 ) -> str:
+    short = _short(table, question)
+    others = table.drop(short.index)
     return (
-        f"{markdown(_short(table, question), question)}\n\n<details markdown>\n"
-        f"<summary>All {len(table)} numbers</summary>\n\n{markdown(table, question)}\n\n</details>"
+        f"{markdown(short, question)}\n\n<details markdown>\n"
+        f"<summary>The other {len(others)} numbers</summary>\n\n{markdown(others, question)}\n\n"
+        "</details>"
     )
 
 

@@ -47,7 +47,14 @@ def print_verdicts(study: Study, size: str, verdicts: Sequence[Verdict], runs: R
     from rich.console import Console
     from rich.text import Text
 
-    from theodolite_papers.ledger import VERDICTS, Sized, decider_text, origin_text
+    from theodolite_papers.ledger import (
+        SOURCES,
+        VERDICTS,
+        Sized,
+        decider_text,
+        origin_of,
+        origin_text,
+    )
 
     console = Console()
     sized = Sized.of(study, size, runs, verdicts)
@@ -62,11 +69,13 @@ def print_verdicts(study: Study, size: str, verdicts: Sequence[Verdict], runs: R
         for label, one in verdict.outcomes.items():
             numbers = Text(f"          {label}: {_numbers(one.numbers)}", style="dim")
             console.print(numbers, soft_wrap=True)
-    for status in dict.fromkeys(verdict.status for verdict in verdicts):
-        console.print(
-            Text(f"({status}: {VERDICTS[status].rstrip('.')}.)", style="dim"), soft_wrap=True
-        )
+    origins = [origin_of(study, verdict.claim.id) for verdict in verdicts]
+    sources = dict.fromkeys(origin.source for origin in origins if origin is not None)
+    legend = {source: SOURCES[source] for source in sources}
+    legend |= {verdict.status: VERDICTS[verdict.status] for verdict in verdicts}
+    for word, meaning in legend.items():
+        console.print(Text(f"({word}: {meaning.rstrip('.')}.)", style="dim"), soft_wrap=True)
 
 
 def _numbers(numbers: Mapping[str, float]) -> str:
-    return ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in numbers.items())
+    return ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in numbers.items())

@@ -41,6 +41,7 @@ from theodolite_papers.ledger._pages import (
 )
 from theodolite_papers.ledger._panels import Bars, Heat, Line, Panel, Points, Tiles, mean_and_error
 from theodolite_papers.ledger._published import (
+    SOURCES,
     Origin,
     Setting,
     differences,
@@ -91,6 +92,7 @@ __all__ = [
     "RATIO",
     "SHARE",
     "SIZES",
+    "SOURCES",
     "VERDICTS",
     "Bars",
     "Check",

@@ -106,6 +106,6 @@ STUDY = Study(
         "stops at training loss 0.02",
     },
     remarks={
-        "published": "the caption gives no settings: those of Tables 1 and 2 at depth 20",
+        "published": "The caption gives no settings; ours are those of Tables 1 and 2 at depth 20",
     },
 )
