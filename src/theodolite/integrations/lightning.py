@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from theodolite.integrations.tracking import Tracker, require_package
-from theodolite.integrations.watching import Callback
+from theodolite.integrations.watching import Watch
 
 __all__ = ["AlignmentCallback"]
 
 
-class _Hooks(Callback):
+class _Hooks(Watch):
     """A Lightning callback that measures alignment while a model trains.
 
     The numbers go to the trainer's loggers under ``family/measure/layer``, by optimizer step. Only
@@ -45,18 +45,18 @@ class _Hooks(Callback):
         """Start the monitor, and measure before the first step."""
         if trainer.is_global_zero:
             loggers = [_Logger(logger) for logger in trainer.loggers]
-            self._watch.start(pl_module.get_submodule(self.module), loggers)
-            self._watch.step(trainer.global_step)
+            self.start(pl_module.get_submodule(self.module), loggers)
+            self.step(trainer.global_step)
 
     def on_train_batch_end(self, trainer: Any, *_others: Any, **_more: Any) -> None:
         """Measure if a measurement is due."""
         if trainer.is_global_zero:
-            self._watch.step(trainer.global_step)
+            self.step(trainer.global_step)
 
     def on_train_end(self, trainer: Any, _pl_module: Any) -> None:
         """Write the report."""
         if trainer.is_global_zero:
-            self._watch.finish()
+            self.finish()
 
 
 class _Logger:

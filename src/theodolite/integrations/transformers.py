@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 from theodolite.engine.layers import unwrap
 from theodolite.integrations.tracking import require_package
-from theodolite.integrations.watching import Callback
+from theodolite.integrations.watching import Watch
 
 __all__ = ["AlignmentCallback"]
 
 
-class _Hooks(Callback):
+class _Hooks(Watch):
     """A ``TrainerCallback`` that measures alignment while a model trains.
 
     Only the first process measures; sharded parameters (FSDP, DeepSpeed stage 3) cannot be
@@ -33,18 +33,18 @@ class _Hooks(Callback):
     def on_train_begin(self, _args: Any, state: Any, _control: Any, **others: Any) -> None:
         """Start the monitor, and measure before the first step."""
         if state.is_world_process_zero:
-            self._watch.start(unwrap(others["model"]))
-            self._watch.step(state.global_step)
+            self.start(unwrap(others["model"]))
+            self.step(state.global_step)
 
     def on_step_end(self, _args: Any, state: Any, _control: Any, **_others: Any) -> None:
         """Measure if a measurement is due; the end of training measures the last step in full."""
         if state.is_world_process_zero and state.global_step < state.max_steps:
-            self._watch.step(state.global_step)
+            self.step(state.global_step)
 
     def on_train_end(self, _args: Any, state: Any, _control: Any, **_others: Any) -> None:
         """Measure the last step, and write the report."""
         if state.is_world_process_zero:
-            self._watch.finish(state.global_step)
+            self.finish(state.global_step)
 
 
 @cache

@@ -13,11 +13,13 @@ from theodolite.integrations.tracking import Tracker, parameters, scalars
 from theodolite.records import Record, listed
 from theodolite.surveys import History, Monitor
 
-__all__ = ["Callback", "Watch"]
+__all__ = ["Watch"]
 
 
 class Watch:
     """Opens a monitor when training starts, calls it at every step, closes it at the end.
+
+    The callbacks of trainers are subclasses of this class and of the trainer's own.
 
     Args:
         probe: the probe set: inputs and targets.
@@ -36,6 +38,7 @@ class Watch:
         folder: str | Path | None = None,
         **options: Any,
     ) -> None:
+        super().__init__()
         self.probe, self.trackers, self.options = probe, tuple(trackers), options
         self.folder = None if folder is None else Path(folder)
         self.monitor: Monitor | None = None
@@ -121,31 +124,6 @@ class Watch:
         for receiver in self._receivers if values else ():
             receiver.get(f"step {step}", receiver.tracker.log, values, step)
         return values
-
-
-class Callback:
-    """The common part of the callbacks of trainers; its arguments are those of :class:`Watch`."""
-
-    def __init__(
-        self,
-        probe: Any,
-        *,
-        trackers: Sequence[Tracker] = (),
-        folder: str | Path | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__()  # of the trainer's own class
-        self._watch = Watch(probe, trackers=trackers, folder=folder, **options)
-
-    @property
-    def history(self) -> History:
-        """All measurements so far."""
-        return self._watch.history
-
-    @property
-    def overhead(self) -> float:
-        """Time spent on measuring, as a share of all other time since training started."""
-        return self._watch.overhead
 
 
 _QUICK = 1.0  # seconds; faster errors do not delay the training noticeably
