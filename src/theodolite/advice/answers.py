@@ -135,15 +135,8 @@ def _fit(
         return HeldOutFit(train, drawn)
     other = rows.get((None, f"held_out_{own['measure']}"))
     if other is not None and isfinite(other["value"]) and other["null_mean"] < 1:
-        wrong = rows.get((None, "wrong_labels"))
-        share = None if wrong is None else wrong["value"]
-        return carry_over(
-            train,
-            _measured(other),
-            wrong_labels=share,
-            shift=_shift(rows),
-            left_out=_left_out(data),
-        )
+        shift, left_out = _shift(rows), _left_out(data)
+        return carry_over(train, _measured(other), shift=shift, left_out=left_out)
     repeated, left_out = _repeated(data), _left_out(data)
     right = rows.get((None, "accuracy"))
     if right is None:

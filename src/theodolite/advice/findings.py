@@ -115,7 +115,6 @@ class CarryOver:
         share: share of the fit that carries over; nan if the fit is too small.
         low: lower end of its 95 % interval.
         high: upper end of its 95 % interval.
-        wrong_labels: share of the training labels that differ from the true ones, if known.
         losses: training and held-out loss with their numbers of sequences. ``share`` is then the
             part of the fall of the training loss that carries over, since the first measurement.
         shift: accuracy of a linear probe that separates held-out from training inputs; None if it
@@ -128,7 +127,6 @@ class CarryOver:
     share: float
     low: float
     high: float
-    wrong_labels: float | None = None
     losses: tuple[float, int, float, int] | None = None
     shift: float | None = None
     left_out: int = 0
@@ -174,7 +172,6 @@ def carry_over(
     train: Measured,
     held_out: Measured,
     *,
-    wrong_labels: float | None = None,
     shift: float | None = None,
     left_out: int = 0,
 ) -> CarryOver:
@@ -186,7 +183,6 @@ def carry_over(
     Args:
         train: measured on training examples.
         held_out: measured on held-out examples.
-        wrong_labels: share of the training labels that differ from the true ones, if known.
         shift: accuracy of a linear probe that separates held-out from training inputs, if it is
             above chance.
         left_out: number of held-out examples that cannot judge.
@@ -206,11 +202,11 @@ def carry_over(
     )
     little = fit < _FITTED if train.measure == "r2" else False
     if not train.beyond_chance or little:
-        return CarryOver(train, held_out, nan, nan, nan, wrong_labels, None, shift, left_out)
+        return CarryOver(train, held_out, nan, nan, nan, None, shift, left_out)
     share = other / fit
     low = share - sqrt((other - fewest) ** 2 + (share * (most - fit)) ** 2) / fit
     high = share + sqrt((largest - other) ** 2 + (share * (fit - least)) ** 2) / fit
-    return CarryOver(train, held_out, share, low, high, wrong_labels, None, shift, left_out)
+    return CarryOver(train, held_out, share, low, high, None, shift, left_out)
 
 
 @dataclass(frozen=True)

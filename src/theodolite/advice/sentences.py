@@ -175,8 +175,6 @@ def _carry_over(finding: CarryOver) -> Answer:
         evidence += (
             f"; {finding.left_out} others left out: copies, or of classes without training examples"
         )
-    if finding.wrong_labels:
-        evidence += f"; {percent(finding.wrong_labels)} of the training labels are wrong"
     advice = _ALIKE if shifted else _after_carry_over(finding, others)
     return Answer("task", f"{text}.", sure, evidence, advice, str(verdict), _PROBES)
 
