@@ -1,6 +1,14 @@
 """Model and data to Survey, training loop to History, in as few passes as possible.
 
 Names load on first use: saved results are read and shown without torch.
+
+- ``run``: one survey. ``monitor``: surveys of a training. ``arrays``: surveys of given features.
+- ``families``: all parts in order; each family has its file. ``fit``: accuracies, linear probes.
+- ``context``: what families read, collected once. ``record``: what they write.
+- ``probe``: the examples, drawn from the data (``targets``, ``positions``, ``copies``, ``shards``).
+- ``layers``: what is shown. ``plan``: memory. ``schedule``, ``progress``: time.
+- ``results``, ``model_comparison``: what users get, alone and side by side.
+- ``transfers``: rankings of models (``transfer_*``, ``heads``, ``named_models``).
 """
 
 from importlib import import_module

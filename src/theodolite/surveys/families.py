@@ -1,6 +1,7 @@
 """The families of a survey: every part that is measured, in order.
 
-A part is a family, or a piece of one with its own cost. A new family gets its row here.
+A part is a family, or a piece of one with its own cost. A new family gets its row here;
+CONTRIBUTING.md lists its other places.
 """
 
 from collections.abc import Callable
