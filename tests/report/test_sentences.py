@@ -114,6 +114,15 @@ def test_a_history_tells_what_changed_most():
     assert "at 4 steps from 0 to 1000" in opening_sentence(group)
 
 
+def test_a_layer_as_high_as_the_highest_within_the_error_is_named():
+    group = group_with("tangent", "tangent_alignment", [0.010, 0.011, 0.002])
+    for entry in group.runs[0].run.steps[0].contents["rows"]:
+        entry["error"] = 0.001
+    said = family_sentence(group, "tangent")
+    assert "highest in l1 (0.011)" in said
+    assert "Not significantly higher than in l0." in said
+
+
 def test_nothing_is_said_without_numbers():
     group = group_with("kernel", "cka_target", [math.nan, math.nan])
     assert family_sentence(group, "kernel") == "Not shown: undefined in every layer."

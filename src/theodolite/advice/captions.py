@@ -15,6 +15,7 @@ from theodolite.records import (
     Record,
     RunView,
     finite,
+    listed,
     plain,
     shown,
 )
@@ -65,8 +66,26 @@ def family_sentence(group: Group, family: str, step: int | None = None) -> str:
         verb = "is" if len(beyond) in (0, 1, len(scores)) else verb
         parts += [f"{share[0].upper()}{share[1:]}{read} {verb} more aligned than chance"]
     if len(group.runs) == 1:
+        near = _as_high(moment, values) if family == "tangent" else []
+        parts += [f"Not significantly higher than in {listed(near)}"] if near else []
         parts += [_since_start(run, step, family), _dated(run, moment, step)]
     return paragraph(group, [*parts, *_other_runs(group, run, family, measure, step)])
+
+
+def _as_high(moment: Moment, values: Values) -> list[str]:
+    """Layers whose tangent alignment is within two standard errors of the highest one."""
+
+    def error(layer: str) -> float:
+        found = (moment.row("tangent", "tangent_alignment", layer) or {}).get("error")
+        return float(found) if finite(found) else 0.0
+
+    top = max(values, key=values.__getitem__)
+    near = (
+        layer
+        for layer, value in values.items()
+        if layer != top and values[top] - value <= 2 * math.hypot(error(top), error(layer))
+    )
+    return list(map(layer_words, near))
 
 
 def profile_sentence(group: Group, family: str, measure: str, step: int | None = None) -> str:

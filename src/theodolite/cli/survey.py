@@ -128,7 +128,7 @@ def survey(  # one parameter per option is how typer reads a command
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. [default: the best]")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of weights, data and permutations.")] = 0,
-    name: Annotated[str, typer.Option(help="What the report calls this survey.")] = "",
+    name: Annotated[str, typer.Option(help="Title of the report. [default: MODEL on DATA]")] = "",
     option: Annotated[
         list[str] | None,
         typer.Option(
@@ -206,7 +206,11 @@ def survey(  # one parameter per option is how typer reads a command
             other = load_examples(replace(origin, split="test"), network)
             others = in_precision_of(network, other).batch
         require_fit(network, given, readout)  # unlike the survey's error, this one names options
-        options |= {"device": place, "name": name or given.name, "split": given.split}
+        options |= {
+            "device": place,
+            "name": name or f"{_word(model)} on {given.name}",
+            "split": given.split,
+        }
         options |= {"classes": given.classes or None}
         result = surveys.survey(
             network,
