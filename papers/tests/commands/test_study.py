@@ -29,9 +29,10 @@ def test_the_list_cuts_no_name_in_a_narrow_window(monkeypatch):
 def test_a_line_of_numbers_is_not_broken(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     printed = call("study", "run", FIG4, "--size", "smoke", "--results", tmp_path).stdout
-    size, *lines, whose, legend, written = printed.splitlines()
+    size, *lines, paper, weakened, legend, written = printed.splitlines()
     assert written == f"records {tmp_path / FIG4 / 'smoke'}"
-    assert whose.startswith("(weakened: the paper's statement with a margin")
+    assert paper == "(paper: the paper's own statement.)"
+    assert weakened.startswith("(weakened: the paper's statement with a margin")
     assert legend == "(reported: numbers without a verdict at this size.)"
     assert size == "smoke: points 100 (paper: 1,000, ratio 0.1). 1 seed, 1 run"
     assert len(lines) == 3 * len(all_studies()[FIG4].claims)

@@ -237,7 +237,7 @@ class TestVerdicts:
     def test_undecided_is_neither(self):
         claim = Claim("x", "cannot be told", lambda _: outcome(None), premise="it is fitted")
         verdict = judge_claim(claim, "lite", results_of(1))
-        assert str(verdict) == "undecided (needs that it is fitted)"
+        assert str(verdict) == "undecided (a condition was not met: it is fitted)"
         plain = judge_claim(replace(claim, premise=""), "lite", results_of(1))
         assert str(plain) == "undecided (these runs cannot decide it)"
 

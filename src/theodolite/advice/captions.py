@@ -77,7 +77,7 @@ def _as_high(moment: Moment, values: Values) -> list[str]:
 
     def error(layer: str) -> float:
         found = (moment.row("tangent", "tangent_alignment", layer) or {}).get("error")
-        return float(found) if finite(found) else 0.0
+        return float(found) if found is not None and finite(found) else 0.0
 
     top = max(values, key=values.__getitem__)
     near = (

@@ -141,7 +141,7 @@ def judge_claim(
     status = _combined([group.status for group in groups])
     reason = ""
     if all(one.holds is None for one in outcomes.values()):
-        premise = f"needs that {claim.premise}"
+        premise = f"a condition was not met: {claim.premise}"
         reason = premise if claim.premise else "these runs cannot decide it"
     missed = not any(one.holds for one in outcomes.values())
     if excuse and (status in ("fails", "mixed") or (status == ONE_SEED and missed)):

@@ -237,7 +237,7 @@ def _claims(study: str) -> tuple[Claim, ...]:
         moved = (
             ""
             if labels == "gaussian"
-            else " and filters move (random-basis scores grow by a tenth)"
+            else " and filters move (misalignment with random bases grows by a tenth)"
         )
         premise = f"labels are learned beyond chance{moved}"
         return Claim(f"{study}.{name}", text, with_accuracy, premise=premise)
