@@ -160,13 +160,6 @@ class CarryOver:
         """Whether the interval is narrow enough for a clear verdict."""
         return self.high - self.low <= _NARROW
 
-    @property
-    def noise(self) -> float | None:
-        """Share of random held-out labels at which no network could exceed the held-out value."""
-        if self.held_out is None:
-            return None
-        return (1 - self.held_out.value) / (1 - self.held_out.chance)
-
 
 def carry_over(
     train: Measured,

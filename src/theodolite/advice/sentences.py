@@ -193,16 +193,16 @@ def _after_carry_over(finding: CarryOver, others: str) -> str:
 def _ceiling(finding: CarryOver) -> str:
     """The highest possible number if the rest is label noise."""
     assert finding.held_out is not None
-    assert finding.noise is not None
+    random = percent(1 - finding.held_out.fit)
     if finding.held_out.measure == "balanced_accuracy":
         return "The rest is memorised, or label noise. Check some labels of rare classes."
     if finding.held_out.measure == "r2":
         return (
-            f"The rest is memorised, or noise: if {percent(finding.noise)} of the variance of the "
+            f"The rest is memorised, or noise: if {random} of the variance of the "
             f"targets is noise, an R² of {finding.held_out.value:.2f} is the highest possible."
         )
     return (
-        f"The rest is memorised, or label noise: if {percent(finding.noise)} of the held-out "
+        f"The rest is memorised, or label noise: if {random} of the held-out "
         f"labels are random, {percent(finding.held_out.value)} is the highest possible accuracy. "
         "Check some labels."
     )
