@@ -29,7 +29,6 @@ __all__ = [
     "equality_tolerance",
     "numerical_rank",
     "rank_tolerance",
-    "singular_values",
     "symmetric_eigen",
     "symmetric_eigenvalues",
     "thin_svd",
@@ -102,11 +101,6 @@ def thin_svd(matrix: Float[Tensor, "n d"]) -> Singular:
     scaled, peak = _scaled(matrix)
     left, values, right = _first_that_converges(scaled, [default, by_qr], lapack)
     return Singular(left, values * peak, right.mT)
-
-
-def singular_values(matrix: Float[Tensor, "n d"]) -> Float[Tensor, " r"]:
-    """Singular values alone, largest first."""
-    return thin_svd(matrix).values
 
 
 def rank_tolerance(shape: tuple[int, ...], eps: float) -> float:

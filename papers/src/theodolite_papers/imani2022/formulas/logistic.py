@@ -20,7 +20,7 @@ from theodolite.checks import (
     require_same_length,
 )
 from theodolite.errors import DomainError, ShapeError
-from theodolite.linalg import array_function, double, prints_shapes, singular_values
+from theodolite.linalg import array_function, double, prints_shapes, thin_svd
 
 
 @prints_shapes
@@ -143,7 +143,7 @@ def logistic_step_limit(features: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
     require_axes(2, features=features)
     require_nonempty(features=features)
     require_finite(features=features)
-    return 4 * math.log(2) / singular_values(features)[0].square()
+    return 4 * math.log(2) / thin_svd(features).values[0].square()
 
 
 @array_function
