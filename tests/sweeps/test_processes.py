@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -113,6 +114,23 @@ def test_an_interrupt_ends_the_workers_at_once_and_without_their_tracebacks(tmp_
     _, err = driver.communicate(timeout=30)
     assert err.count("Traceback") == 1
     assert err.endswith("KeyboardInterrupt\n")
+
+
+def test_workers_end_with_a_driver_that_is_killed(tmp_path):
+    script = tmp_path / "run.py"
+    script.write_text(INTERRUPTED)
+    command = [sys.executable, str(script)]
+    streams = {"cwd": tmp_path, "start_new_session": True, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **streams) as driver:
+        try:
+            while not all((tmp_path / name).exists() for name in ("begun-1", "begun-2")):
+                assert driver.poll() is None
+                time.sleep(0.02)
+            driver.kill()
+            driver.communicate(timeout=30)  # ends when no process has the stream any more
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(driver.pid, signal.SIGKILL)
 
 
 FULL_DISK = """

@@ -62,7 +62,8 @@ def run_in_processes(
     With one worker the jobs run here, one after another. Otherwise they run in new processes
     (``spawn``), so the work and its jobs must be picklable. A job that raises does not stop the
     others. If a worker dies (killed, out of memory), the unfinished jobs of all workers run again,
-    at most three times. Ctrl-C ends the workers; outcomes that ``keep`` has received stay.
+    at most three times. Ctrl-C, and the end of this process for any reason, end the workers;
+    outcomes that ``keep`` has received stay.
 
     Args:
         work: called with a job and a function of (finished share, text).
@@ -159,9 +160,22 @@ def _deaf_to_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def _end_with_parent() -> None:
+    """End this process when the one that started it has ended, also if that was killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait_for_end() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait_for_end, daemon=True).start()
+
+
 def _start_worker(channel: Any) -> None:
     global _channel
     _channel = channel
+    _end_with_parent()
     os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is first imported
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
@@ -225,7 +239,7 @@ def _listener(tally: _Tally) -> Iterator[Any]:
     # A port of this machine, not a socket in the folder of temporary files: see ``_ByValue``.
     manager = SyncManager(("127.0.0.1", 0), ctx=multiprocessing.get_context("spawn"))
     with _deaf_to_interrupts():
-        manager.start()
+        manager.start(_end_with_parent)
     with manager:
         channel = manager.Queue()
 
