@@ -119,8 +119,7 @@ def test_a_layer_as_high_as_the_highest_within_the_error_is_named():
     for entry in group.runs[0].run.steps[0].contents["rows"]:
         entry["error"] = 0.001
     said = family_sentence(group, "tangent")
-    assert "highest in l1 (0.011)" in said
-    assert "Not significantly higher than in l0." in said
+    assert "highest in l1 (0.011). That is not significantly higher than in l0." in said
 
 
 def test_nothing_is_said_without_numbers():

@@ -41,6 +41,7 @@ __all__ = [
 
 Values = dict[str, float]
 
+_HIGHEST = ("kernel", "tangent", "gradient")  # their sentences name the highest layer
 _MOST_OTHERS = 5  # runs that are compared with the first
 _NO_CHANGE = 5e-4  # shares below this are printed as 0 %
 
@@ -60,23 +61,24 @@ def family_sentence(group: Group, family: str, step: int | None = None) -> str:
     said = _DESCRIPTIONS[family](beyond if beyond and family == "covariance" else values)
     within = family == "covariance" and scores and not beyond
     parts = [f"{who}{said}{', within the range of chance' if within else ''}"]
+    near = _as_high(moment, family, measure, values) if family in _HIGHEST else []
+    if near and len(group.runs) == 1:
+        parts += [f"That is not significantly higher than in {listed(near, most=3)}"]
     if scores:
         read = " with enough filters" if family == "covariance" and moment.unreadable else ""
         share, verb = _share(len(beyond), len(scores)), "is" if len(scores) == 1 else "are"
         verb = "is" if len(beyond) in (0, 1, len(scores)) else verb
         parts += [f"{share[0].upper()}{share[1:]}{read} {verb} more aligned than chance"]
     if len(group.runs) == 1:
-        near = _as_high(moment, values) if family == "tangent" else []
-        parts += [f"Not significantly higher than in {listed(near)}"] if near else []
         parts += [_since_start(run, step, family), _dated(run, moment, step)]
     return paragraph(group, [*parts, *_other_runs(group, run, family, measure, step)])
 
 
-def _as_high(moment: Moment, values: Values) -> list[str]:
-    """Layers whose tangent alignment is within two standard errors of the highest one."""
+def _as_high(moment: Moment, family: str, measure: str, values: Values) -> list[str]:
+    """Layers whose number is within two standard errors of the highest one."""
 
     def error(layer: str) -> float:
-        found = (moment.row("tangent", "tangent_alignment", layer) or {}).get("error")
+        found = (moment.row(family, measure, layer) or {}).get("error")
         return float(found) if found is not None and finite(found) else 0.0
 
     top = max(values, key=values.__getitem__)
