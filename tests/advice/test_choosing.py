@@ -1,6 +1,7 @@
 """What is said of a ranking: how sure, what disagrees, and whether size says the same."""
 
 import numpy as np
+import pytest
 
 from theodolite.advice.choosing import Candidate, choosing_notes, ranked, tied, transfer_answers
 from theodolite.records import Note
@@ -99,3 +100,25 @@ def test_a_tie_recommends_the_smallest_only_where_sizes_differ():
 
 def test_an_interval_does_not_round_to_all():
     assert "94 % (85 to 99.7 %)" in answer_of_a_tie(10, 10).text
+
+
+@pytest.mark.parametrize(
+    ("kind", "head", "expected"),
+    [
+        ("Linear", "fc", "cut net after outputs"),
+        ("", "fc", "remove only the head of net"),
+        ("", None, "use the outputs of net"),
+    ],
+)
+def test_the_place_to_cut_depends_on_no_name(kind, head, expected):
+    score = {"n": 90, "accuracy": 0.8, "accuracy_low": 0.7, "accuracy_high": 0.9}
+    layers = [{"name": "conv", "type": "Conv2d", **score, "accuracy": 0.4}]
+    layers += [{"name": "outputs", "type": kind, **score}]
+    forecast = {"measure": "accuracy", "value": 0.8, "low": 0.7, "high": 0.9}
+    model = {"name": "net", "head": head, "layers": layers, "best_layer": "outputs"}
+    model |= {"forecast": forecast, "error": 0.3, "tangent": None, "parameters": 9}
+    curve = {"labels": np.array([90.0, 900.0]), "accuracy": np.array([0.8, 0.9])}
+    curve["accuracy_interval"] = np.array([[0.7, 0.8], [0.9, 1.0]])
+    arrays = {f"0/curve/{key}": value for key, value in curve.items()}
+    found = transfer_answers({"models": [model], "data": {"probe": 90}}, arrays)
+    assert found[1].text == f"Without fine-tuning, {expected}: a linear probe reaches 80 %."

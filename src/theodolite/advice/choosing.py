@@ -219,9 +219,7 @@ def _layer_answer(best: Mapping[str, Any], classes: bool, few: bool) -> Answer |
     reach = _shown(chosen[measure], classes)
     span = _span(chosen[f"{measure}_low"], chosen[f"{measure}_high"], classes)
     evidence = f"95 % interval {span}, {chosen['n']:,} examples"
-    head = (
-        f"Without fine-tuning, {_cut(_named(best['name']), chosen['name'])}: a linear probe reaches"
-    )
+    head = f"Without fine-tuning, {_cut(best, chosen)}: a linear probe reaches"
     text, finding, sure = f"{head} {reach}.", "one-layer", "likely"
     apart = abs(last[measure] - chosen[measure]) * 2 > abs(
         chosen[f"{measure}_high"] - chosen[f"{measure}_low"]
@@ -240,12 +238,14 @@ def _named(model: str) -> str:
     return f"“{model}”" if " " in model else model
 
 
-def _cut(model: str, layer: str) -> str:
-    if layer == "outputs":
-        return f"use the outputs of {model}"
-    if layer == "input of the head":
-        return f"remove only the head of {model}"
-    return f"cut {model} after {layer_name(layer)}"
+def _cut(model: Mapping[str, Any], layer: Mapping[str, Any]) -> str:
+    """What to keep of a model. What its head receives, or what it returns, is no layer."""
+    name = _named(model["name"])
+    if layer.get("type") != "":
+        return f"cut {name} after {layer_name(layer['name'])}"
+    if model.get("head") is None:
+        return f"use the outputs of {name}"
+    return f"remove only the head of {name}"
 
 
 def _labels_answer(
