@@ -663,6 +663,8 @@ def test_notes_of_several_models_are_one_line_and_older_notes_are_read(tmp_path)
     found = th.transfer(models, task(60))
     line = "a and b: No parameter below the head is trainable: the forecast is that of a linear"
     assert sum(note.startswith(line) for note in found.notes) == 1
+    kinds = [note["note"] for note in found.record.contents["notes"]]
+    assert kinds.count(Note.ONE_SIZE) == 1
     older = copy.deepcopy(dict(found.record.contents))
     older["notes"] = [note["text"] for note in older["notes"]]
     for model in older["models"]:

@@ -776,9 +776,7 @@ def _joined(
         "ties": tied(candidates),
         "problems": {failure.job[0]: failure.reason for failure in failures},
         "problem_notes": {f.job[0]: error_kind(f.kind).value for f in failures},
-        "notes": [
-            n.to_entry() for n in (*notes, *choosing_notes(candidates, points=labels is not None))
-        ],
+        "notes": [note.to_entry() for note in notes],
         "versions": versions(),
     }
     contents["answers"] = [a.to_entry() for a in transfer_answers(contents, arrays)]
