@@ -25,8 +25,7 @@ from theodolite.engine.contract import KernelBlock
 from theodolite.engine.factors import OuterFactors
 from theodolite.engine.inputs import BatchList
 from theodolite.engine.kernel_engine import prepare
-from theodolite.engine.plan import EngineOptions
-from theodolite.engine.readouts import kernel_shape
+from theodolite.engine.plan import EngineOptions, kernel_shape
 from theodolite.engine.state import exact_arithmetic, untouched
 
 VGG19 = (64, 64, "M", 128, 128, "M", 256, 256, 256, 256, "M", 512, 512, 512, 512, "M",

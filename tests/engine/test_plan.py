@@ -26,8 +26,8 @@ from theodolite.engine.plan import (
     ParameterGroup,
     choose_route,
     contraction_costs,
+    kernel_shape,
 )
-from theodolite.engine.readouts import kernel_shape
 from theodolite.engine.state import untouched
 from theodolite.errors import MemoryLimitError
 

@@ -23,11 +23,12 @@ from theodolite.engine.factors import (
     LookupFactors,
     MixedFactors,
     OuterFactors,
+    Route,
     joined,
     scaled,
 )
 from theodolite.engine.patches import PatchGeometry
-from theodolite.engine.plan import GroupPlan, ParameterGroup, Route
+from theodolite.engine.plan import GroupPlan, ParameterGroup
 from theodolite.engine.recorder import Use, pull_back
 from theodolite.engine.state import quiet_vmap, without_autocast
 from theodolite.errors import ShapeError

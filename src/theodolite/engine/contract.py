@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from theodolite.engine.batches import spans
@@ -21,11 +22,11 @@ from theodolite.engine.factors import (
     MixedFactors,
     OuterFactors,
     PositionFactors,
-    crossed,
+    Route,
     joined,
 )
 from theodolite.engine.patches import PatchGeometry
-from theodolite.engine.plan import GroupPlan, Route
+from theodolite.engine.plan import GroupPlan
 from theodolite.engine.readouts import Mode
 
 _SMALL = 2**24  # entries of a matrix whose upper part a GPU copies to complete it at once
@@ -275,16 +276,16 @@ class Contraction:
         other_outer, other_lookup = _both_uses(right)
         self.add(outer, other_outer, block, overwrite)
         self.add(lookup, other_lookup, block, False)
-        between = None
+        cross = other_cross = None
         if outer is not None and other_lookup is not None:
-            between = crossed(outer, other_lookup)
-            block.add_full(between)
-        if not self.symmetric:
-            between = None
-            if other_outer is not None and lookup is not None:
-                between = crossed(other_outer, lookup)
-        if between is not None:
-            block.add_full(between.permute(2, 3, 0, 1))
+            cross = _cross_gram(outer, other_lookup)
+            block.add_full(cross)
+        if self.symmetric:
+            other_cross = cross
+        elif other_outer is not None and lookup is not None:
+            other_cross = _cross_gram(other_outer, lookup)
+        if other_cross is not None:
+            block.add_full(other_cross.permute(2, 3, 0, 1))
 
     def _ranges(self, left: int, right: int) -> Iterator[tuple[slice, slice]]:
         """Ranges that cover a block, or the part on and above its diagonal stripes."""
@@ -346,40 +347,20 @@ class Contraction:
         gram = PositionGram(left, right, self.symmetric)
         B = block.by_matrix(left.output_grads)
         B2 = block.by_matrix(right.output_grads)
-        _, width, C, T = B[0].shape
-        first = [_by_position(x) for x in B] if width == 1 else B
-        second = first if width == 1 and self.symmetric else [_by_position(y) for y in B2]
+        _, r, C, T = B[0].shape
+        first = [_by_position(x) for x in B] if r == 1 else B
+        second = first if r == 1 and self.symmetric else [_by_position(y) for y in B2]
         # For one pair and one position of the second side: products at all pairs of positions, or
         # B^i G; then G and a copy of it.
-        numbers = (T if width == 1 else width * C) + 2 * T
+        numbers = (T if r == 1 else r * C) + 2 * T
         size = B2[0].shape[3] * numbers * B[0].element_size()
-        contract = self._weighted if width == 1 else self._carried
+        contract = _weighted_by_gram if r == 1 else _through_gram
         for rows, columns in self._tiles((len(B[0]), len(B2[0])), size):
             inner = gram.block(rows, columns)
             targets = block.part(rows, columns).example_pairs()
             for target, x, y in zip(targets, first, second, strict=True):
                 total = contract(x[rows], inner, y[columns])
                 target.copy_(total) if overwrite else target.add_(total)
-
-    def _weighted(self, B: Tensor, G: Tensor, B2: Tensor) -> Tensor:
-        """For one row per example: <B(t), B'(t')> in one product, then the sum with weights G."""
-        pairs = (B.flatten(0, 2) @ B2.flatten(0, 2).T).view_as(G)
-        return pairs.mul_(G).sum((1, 3))[:, None, :, None]
-
-    def _carried(self, B: Tensor, G: Tensor, B2: Tensor) -> Tensor:
-        """For several rows: B^i G, then <B^i G, B'^j>, each in one launch and without a copy.
-
-        The products of all examples are written side by side: each position of the second side has
-        one contiguous matrix of all examples and outputs.
-        """
-        nx, width, C, _ = B.shape
-        ny, S, _, _ = B2.shape
-        inner = G.flatten(2).transpose(1, 2)  # (nx, ny T', T)
-        carried = B.new_empty(ny * S, nx, width * C)
-        torch.bmm(inner, B.flatten(1, 2).mT, out=carried.transpose(0, 1))
-        rows, others = carried.view(ny * S, nx * width, C), B2.flatten(0, 1)
-        values = torch.bmm(rows, others.mT).view(ny, S, nx, width, width)
-        return values.sum(1).permute(1, 2, 0, 3)
 
     def _tiles(self, sizes: tuple[int, int], size: int) -> Iterator[tuple[slice, slice]]:
         """Ranges of examples whose intermediate results fit, from the bytes per pair."""
@@ -391,6 +372,32 @@ class Contraction:
             for x in spans(rows.stop, height):
                 for y in spans(length, -(-length // parts)):
                     yield x, slice(columns.start + y.start, columns.start + y.stop)
+
+
+def _weighted_by_gram(
+    B: Float[Tensor, "nx T 1 C"], G: Float[Tensor, "nx T ny S"], B2: Float[Tensor, "ny S 1 C"]
+) -> Float[Tensor, "nx 1 ny 1"]:
+    """For one row per example: <B(t), B'(s)> in one product, then the sum with weights G."""
+    pairs = (B.flatten(0, 2) @ B2.flatten(0, 2).T).view_as(G)
+    return pairs.mul_(G).sum((1, 3))[:, None, :, None]
+
+
+def _through_gram(
+    B: Float[Tensor, "nx r C T"], G: Float[Tensor, "nx T ny S"], B2: Float[Tensor, "ny S r C"]
+) -> Float[Tensor, "nx r ny r"]:
+    """For r rows per example: B^i G, then <B^i G, B'^j>, each in one launch and without a copy.
+
+    The products of all examples are written side by side: each position of the second side has one
+    contiguous matrix of all examples and outputs.
+    """
+    nx, r, C, _ = B.shape
+    ny, S, _, _ = B2.shape
+    inner = G.flatten(2).transpose(1, 2)  # (nx, ny S, T)
+    products = B.new_empty(ny * S, nx, r * C)
+    torch.bmm(inner, B.flatten(1, 2).mT, out=products.transpose(0, 1))
+    rows, others = products.view(ny * S, nx * r, C), B2.flatten(0, 1)
+    values = torch.bmm(rows, others.mT).view(ny, S, nx, r, r)
+    return values.sum(1).permute(1, 2, 0, 3)
 
 
 def _multiply(target: Tensor, left: Tensor, right: Tensor, overwrite: bool) -> None:
@@ -408,8 +415,25 @@ def _both_uses(factors: Factors) -> tuple[OuterFactors | None, LookupFactors | N
     return None, factors
 
 
+def _cross_gram(outer: OuterFactors, lookup: LookupFactors) -> Float[Tensor, "nx c ny c"]:
+    r"""Inner products between gradients of products and of lookups.
+
+    .. math:: \sum_{t, s} b^i_t[\mathrm{token}_s]\; (a_t \cdot \beta^j_s)
+
+    Here products have inputs a and output gradients b, and lookups of tokens have beta.
+    """
+    columns = []
+    for tokens, output_grads in zip(lookup.tokens, lookup.b, strict=True):
+        c, D, S = output_grads.shape
+        selected = outer.b[:, :, tokens.clamp(min=0)].flatten(2)  # (nx, c, S T)
+        products = outer.a @ output_grads.transpose(0, 1).reshape(D, c * S)
+        products = products.view(*products.shape[:2], c, S).permute(0, 3, 1, 2)  # (nx, S, T, c)
+        columns.append(selected @ products.flatten(1, 2))
+    return torch.stack(columns, 2)
+
+
 def _by_position(output_grads: Tensor) -> Tensor:
-    """Output gradients (n, width, C, T) as (n, T, width, C), in one copy."""
+    """Output gradients (n, r, C, T) as (n, T, r, C), in one copy."""
     return output_grads.permute(0, 3, 1, 2).contiguous()
 
 

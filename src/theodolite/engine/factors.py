@@ -19,14 +19,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from math import inf, log2
-from typing import final
+from typing import Literal, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from theodolite.engine.patches import PatchGeometry
-from theodolite.engine.plan import Route
 from theodolite.engine.state import HALF, coarse_arithmetic
 
 # Writing and reading an entry of a gradient takes as long as this many multiply-adds.
@@ -37,6 +36,8 @@ _SQUARES_FIT = (1e-24, 1e30)
 
 
 Examples = slice | list[int] | Int[Tensor, " m"]
+# Orders in which the Gram matrix of gradients is contracted; ``plan`` chooses one.
+Route = Literal["hadamard", "positions", "gradients"]
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -275,7 +276,9 @@ class OuterFactors(PositionFactors):
 
     @cached_property
     def _gradients_are_cheaper(self) -> bool:
-        return gradients_are_cheaper(self.positions, self.width, self.columns)
+        """Whether writing, reading and squaring them costs less than Gram matrices of positions."""
+        T, C, D = self.positions, self.width, self.columns
+        return T > 1 and T * T * (C + D) >= _PRODUCTS_PER_ENTRY * C * D
 
     @cached_property
     def a(self) -> Float[Tensor, "n T D"]:
@@ -369,12 +372,6 @@ def _equal_neighbours(ranges: Sequence[slice]) -> Iterator[slice]:
 def _examples_of(ranges: Sequence[slice]) -> slice:
     """The examples of ranges that follow each other."""
     return slice(ranges[0].start, ranges[-1].stop)
-
-
-def gradients_are_cheaper(positions: int, rows: int, columns: int) -> bool:
-    """Whether gradients (written, read and squared) cost less than Gram matrices over positions."""
-    products = positions * positions * (rows + columns)
-    return positions > 1 and products >= _PRODUCTS_PER_ENTRY * rows * columns
 
 
 @final
@@ -500,20 +497,3 @@ class MixedFactors(Factors):
     def unpack(self, vector: Float[Tensor, " p"]) -> dict[str, Tensor]:
         """The table."""
         return self.lookup.unpack(vector)
-
-
-def crossed(outer: OuterFactors, lookup: LookupFactors) -> Float[Tensor, "nx c ny c"]:
-    r"""Inner products between gradients of products and of lookups.
-
-    .. math:: \sum_{t, s} b^i_t[\mathrm{token}_s]\; (a_t \cdot \beta^j_s)
-
-    Here products have inputs a and output gradients b, and lookups of tokens have beta.
-    """
-    columns = []
-    for tokens, output_grads in zip(lookup.tokens, lookup.b, strict=True):
-        c, D, S = output_grads.shape
-        picked = outer.b[:, :, tokens.clamp(min=0)].flatten(2)  # (nx, c, S T)
-        carried = outer.a @ output_grads.transpose(0, 1).reshape(D, c * S)
-        carried = carried.view(*carried.shape[:2], c, S).permute(0, 3, 1, 2)  # (nx, S, T, c)
-        columns.append(picked @ carried.flatten(1, 2))
-    return torch.stack(columns, 2)

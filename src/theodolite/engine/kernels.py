@@ -41,8 +41,8 @@ from theodolite.engine.inputs import BatchList, ExampleBlock, require_device, re
 from theodolite.engine.kernel_engine import Collected, KernelEngine, prepare
 from theodolite.engine.layers import LayerMapping, Layers, Parameters, layers_text, unwrap
 from theodolite.engine.one_by_one import Answer, require_sound_fallback, tried_in_batches
-from theodolite.engine.plan import EngineOptions, Plan, dense_groups
-from theodolite.engine.readouts import Outputs, Readout, kernel_shape
+from theodolite.engine.plan import EngineOptions, Plan, dense_groups, kernel_shape
+from theodolite.engine.readouts import Outputs, Readout
 from theodolite.engine.runs import ModelRecorder, Progress, ProgressCounter
 from theodolite.engine.state import exact_arithmetic, limited_memory, model_device, untouched
 from theodolite.errors import MemoryLimitError, ShapeError, UnknownNameError

@@ -8,8 +8,8 @@ examples, c outputs, T positions, C rows and D columns, inputs a (T x D) and out
 route       formula                       method of ``contract.Contraction``
 ==========  ============================  =========================================================
 hadamard    ``(A A'^T) * (B B'^T)``       ``_hadamard``: the case T = 1
-positions   ``G = A A'^T``,               ``_positions``: ``_carried`` or, for one output or a
-            ``<B^i G, B'^j>``             trace, ``_weighted``
+positions   ``G = A A'^T``,               ``_positions``: ``_through_gram`` or, for one output or a
+            ``<B^i G, B'^j>``             trace, ``_weighted_by_gram``
 gradients   ``J = B^T A``, ``J J'^T``     ``_formed_gradients``: some entries of J at a time, at the
                                           contraction; ``_stored_gradients`` where J is smaller than
                                           its factors and kept instead of them
@@ -31,8 +31,9 @@ from torch import Tensor
 from theodolite.checks import size_text
 from theodolite.engine.calls import Dense, Lookup, Outer, Structure
 from theodolite.engine.check import Check
+from theodolite.engine.factors import Route
 from theodolite.engine.layers import Layers, Ownership, Parameters
-from theodolite.engine.readouts import Mode, Outputs, Readout, kernel_shape
+from theodolite.engine.readouts import Mode, Outputs, Readout
 from theodolite.engine.recorder import Use
 from theodolite.engine.runs import ForwardRun
 from theodolite.engine.state import available_bytes
@@ -149,8 +150,6 @@ def _is_bias(group: ParameterGroup, uses: list[Use]) -> bool:
         for use in chosen
     )
 
-
-Route = Literal["hadamard", "positions", "gradients"]
 
 # Multiply-adds in the time of moving one byte, in float32: 51 TFLOP/s and 4 TB/s on a large GPU,
 # 100 GFLOP/s and 15 GB/s on two CPU cores.
@@ -300,6 +299,16 @@ class KernelSizes:
         """Bytes of one kernel."""
         shape = kernel_shape(self.mode, self.left, self.right, self.output_count)
         return int(torch.Size(shape).numel()) * self.dtype.itemsize
+
+
+def kernel_shape(mode: Mode, left: int, right: int, output_count: int) -> tuple[int, ...]:
+    """Shape of a kernel between two sets of examples."""
+    shapes: dict[Mode, tuple[int, ...]] = {
+        "full": (left, output_count, right, output_count),
+        "trace": (left, right),
+        "diagonal": (output_count, left, right),
+    }
+    return shapes[mode]
 
 
 def make_plan(

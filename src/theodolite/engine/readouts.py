@@ -288,13 +288,3 @@ def resolve_outputs(outputs: Outputs) -> OutputChoice:
         "outputs: expected 'full', 'trace', 'diagonal', an index or a loss with one value per "
         f"example, got {outputs!r}"
     )
-
-
-def kernel_shape(mode: Mode, left: int, right: int, output_count: int) -> tuple[int, ...]:
-    """Shape of a kernel between two sets of examples."""
-    shapes: dict[Mode, tuple[int, ...]] = {
-        "full": (left, output_count, right, output_count),
-        "trace": (left, right),
-        "diagonal": (output_count, left, right),
-    }
-    return shapes[mode]

@@ -47,8 +47,8 @@ from theodolite.engine.inputs import BatchList
 from theodolite.engine.kernel_engine import Collected, KernelEngine
 from theodolite.engine.kernels import batched_or_one_by_one
 from theodolite.engine.layers import LayerMapping, Layers, Parameters, layers_text
-from theodolite.engine.plan import EngineOptions, Plan, pass_size
-from theodolite.engine.readouts import Readout, kernel_shape
+from theodolite.engine.plan import EngineOptions, Plan, kernel_shape, pass_size
+from theodolite.engine.readouts import Readout
 from theodolite.engine.recorder import Use
 from theodolite.engine.runs import ModelRecorder
 from theodolite.engine.state import available_bytes, coarse_arithmetic, coarse_precision
