@@ -472,9 +472,9 @@ DAMAGE = {
     "families": ({"config": {"families": 3}}, "config/families: expected a list, got 3"),
     "data": ({"data": {"n": True}}, "data/n: expected a whole number, got True"),
     "seconds": ({"seconds": [1]}, "seconds: expected a mapping, got list"),
-    "kind": ({"kind": "song"}, "expected a record of a survey or a history, got kind 'song'"),
-    "list for a kind": ({"kind": []}, r"expected a record of a survey or a history, got kind \[\]"),
-    "list for a name": ({"name": []}, "expected a record of a survey or a history"),
+    "kind": ({"kind": "song"}, "a survey, a history or a ranking, got kind 'song'"),
+    "list for a kind": ({"kind": []}, r"a survey, a history or a ranking, got kind \[\]"),
+    "list for a name": ({"name": []}, r"damaged: name: expected text, got \[\]"),
 }
 
 
