@@ -1,5 +1,6 @@
 """Sums and alignments of gradients: identities, losses, labels and precision."""
 
+import weakref
 from itertools import pairwise
 
 import pytest
@@ -21,7 +22,7 @@ from tests.engine.single_gradients import (
 from tests.reference import gradient as reference
 from tests.reference.example_gradients import example_gradients
 from theodolite.engine import gradient_alignment, gradient_sums, tangent_kernels
-from theodolite.engine.factors import squared_row_norms
+from theodolite.engine.factors import OuterFactors, squared_row_norms
 from theodolite.measures import gradient as measures
 
 
@@ -266,6 +267,30 @@ def test_gradients_whose_squares_leave_float32(factor, generator):
     torch.testing.assert_close(scaled.in_class, plain.in_class, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(scaled.diversity, plain.diversity, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(scaled.stiffness, plain.stiffness, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("stiffness", [False, True])
+def test_gradients_of_one_layer_exist_at_a_time(monkeypatch, stiffness):
+    """They take n times the memory of the parameters of a layer."""
+    formed: list[weakref.ref[torch.Tensor]] = []
+    largest = 0
+    form = OuterFactors.pieces
+
+    def watched(factors):
+        nonlocal largest
+        pieces = form(factors)
+        known = {id(ref()) for ref in formed}
+        formed.extend(weakref.ref(piece) for piece in pieces if id(piece) not in known)
+        largest = max(largest, sum(ref() is not None for ref in formed))
+        return pieces
+
+    monkeypatch.setattr(OuterFactors, "pieces", watched)
+    convolutions = [nn.Conv2d(3, 3, 3, padding=1) for _ in range(4)]
+    model = nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(192, 2))
+    inputs, targets = torch.randn(6, 3, 8, 8), torch.arange(6) % 2
+    gradient_sums(model, inputs, targets, stiffness=stiffness, check=False)
+    assert len(formed) >= len(convolutions)
+    assert largest <= 4  # of a matrix and a bias, while those of the next layer are formed
 
 
 def test_sums_and_alignments_take_the_same_inputs():

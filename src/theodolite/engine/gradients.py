@@ -955,12 +955,15 @@ class GradientAccumulation:
     def _chunks(
         self, factors: Factors, segments: list[Segment]
     ) -> Iterator[tuple[Factors, list[Segment]]]:
-        """Factors of as many examples as fit at a time, and their segments."""
+        """Factors of as many examples as fit at a time, and their segments.
+
+        Each part is a copy: gradients that it has formed are released with it.
+        """
         limit = _CHUNK_BYTES.get(self._squares.device.type, _CHUNK_BYTES["cpu"])
-        if len(factors) * factors.working_bytes <= limit:
-            yield factors, segments
-            return
         for rows in factors.spans(limit):
+            if rows == slice(0, len(factors)):
+                yield factors[rows], segments
+                return
             inside = (segment.inside(rows) for segment in segments)
             yield factors[rows], [segment for segment in inside if segment is not None]
 
@@ -994,15 +997,17 @@ class GradientAccumulation:
         inverse = torch.where(norms > 0, 1.0 / norms, torch.zeros_like(norms))[:, span]
         given = set()
         for own in factors:
-            for row, (layer, names) in enumerate(self._layers.items()):
-                if own.names[0] not in names:
-                    continue
-                given.add((layer, own.names))
-                tally = self._units.setdefault((layer, own.names), ClassTally(self._scales[row]))
-                start = 0
-                for part, cut in self._chunks(own, segments):
-                    weights = inverse[row, start : start + len(part)].unsqueeze(1)
-                    start += len(part)
+            start = 0
+            for part, cut in self._chunks(own, segments):
+                examples = slice(start, start + len(part))
+                start = examples.stop
+                for row, (layer, names) in enumerate(self._layers.items()):
+                    if own.names[0] not in names:
+                        continue
+                    given.add((layer, own.names))
+                    new = ClassTally(self._scales[row])
+                    tally = self._units.setdefault((layer, own.names), new)
+                    weights = inverse[row, examples].unsqueeze(1)
                     for some in _segments_at_a_time(cut, part.entries, self._squares.device):
                         with without_autocast(self._squares.device):
                             tally.add(some, part.weighted_sums(_ranges(some), weights))
