@@ -352,17 +352,16 @@ class CheckedBatch:
 
 
 class RowWeights(NamedTuple):
-    """What the check of rows compares: two backward passes from these gradients at the outputs."""
+    """What the check of rows compares: backward passes from two seeds."""
 
-    seed: Float[Tensor, "n c"]  # the first
-    # A random weight for every example; the second is the first times these.
+    seed: Float[Tensor, "n c"]  # the first seed: gradients at the outputs
+    # A random weight for every example; the second seed is the first times these.
     examples: Float[Tensor, " n"]
 
     @property
-    def second(self) -> Float[Tensor, "n c"]:
-        """The gradient of the second pass."""
-        gradient = self.seed
-        return (gradient * self.examples[:, None]).to(gradient.dtype)
+    def second_seed(self) -> Float[Tensor, "n c"]:
+        """The seed of the second pass."""
+        return (self.seed * self.examples[:, None]).to(self.seed.dtype)
 
 
 def check_rows(
@@ -380,16 +379,17 @@ def check_rows(
     if len(run.outputs) == 1 or not edges:
         return
 
-    def arrive(start: Tensor) -> Sequence[Tensor | None]:
-        return torch.autograd.grad(run.outputs, edges, start, retain_graph=True, allow_unused=True)
+    def backward(seed: Tensor) -> Sequence[Tensor | None]:
+        return torch.autograd.grad(run.outputs, edges, seed, retain_graph=True, allow_unused=True)
 
-    first = arrive(weights.seed) if first is None else first
-    compare_rows(recorder, run.calls(), first, arrive(weights.second), weights)
+    first = backward(weights.seed) if first is None else first
+    second = backward(weights.second_seed)
+    compare_rows(recorder, run.first_uses(), first, second, weights)
 
 
 def compare_rows(
     recorder: "ModelRecorder",
-    calls: Mapping[int, "Use"],
+    first_uses: Mapping[int, "Use"],
     first: Sequence[Tensor | None],
     second: Sequence[Tensor | None],
     weights: RowWeights,
@@ -397,9 +397,10 @@ def compare_rows(
     """Compare the gradients that arrive at the results of calls in two backward passes.
 
     In the second pass every example has a random weight. Its rows must have the same weight.
+    ``first_uses`` has one use of every call: all uses in a call share its results.
     """
     compared, n = Comparison(), len(weights.examples)
-    axes = [(use.function, axis) for use in calls.values() for axis in use.result_axes]
+    axes = [(use.function, axis) for use in first_uses.values() for axis in use.result_axes]
     for (name, axis), before, after in zip(axes, first, second, strict=True):
         if before is None or after is None or axis is None or before.is_nested:
             continue

@@ -358,7 +358,7 @@ def gradient_sums(
         failed = processes.gather(None if error is None else checked)
         checked = next((other for other in failed if other is not None), checked)
         if not checked.batched:  # in this process or in another one
-            _require_sound_fallback(recorder, example_loss, data.batches[0].to(device), error)
+            _check_fallback(recorder, example_loss, data.batches[0].to(device), error)
             work = accumulate(one_by_one=True)
         assert work is not None
         work.add_up()
@@ -366,7 +366,7 @@ def gradient_sums(
     return GradientSums(work.layers[:-2], stacked, classes, work.losses(), checked)
 
 
-def _require_sound_fallback(
+def _check_fallback(
     recorder: ModelRecorder, loss: BatchLoss, data: Batch, error: Exception | None
 ) -> None:
     def measure(one: Batch) -> None:
@@ -731,7 +731,7 @@ class GradientAccumulation:
         owned = recorder.ownership
         self._order = labels.argsort(stable=True)
         self._labels = labels[self._order]
-        self._listed = self._labels.tolist()
+        self._label_list = self._labels.tolist()
         self._classes = int(labels.max()) + 1
         self._layers = {**owned.layers, TOTAL: tuple(owned.parameters), LOGITS: (LOGITS,)}
         device = model_device(recorder.model)
@@ -744,7 +744,7 @@ class GradientAccumulation:
         self._one_by_one = one_by_one
         # An example of the first batch and its outputs. It runs again at the end, which finds a
         # model that changes from pass to pass.
-        self._sentinel: tuple[Batch, Tensor] | None = None
+        self._first_single: tuple[Batch, Tensor] | None = None
         if stiffness:
             self._class_indicators = target_columns(self._labels, self._classes).to(device)
             self._scales = self._class_indicators.new_ones(len(self._layers), self._classes)
@@ -769,7 +769,7 @@ class GradientAccumulation:
             CannotSplitError: If the gradients of a batch cannot be divided among its examples.
             CaptureError: If an example of the first batch has different outputs after the last one.
         """
-        own, device = self._own(), self._squares.device
+        own, device = self._own_examples(), self._squares.device
         on_device = any(t.device == device for t in tensors_in((data.args, dict(data.kwargs))))
         ordered = data.take(self._order) if on_device and device.type != "cpu" else None
         for part in even_spans(own.stop - own.start, 1 if self._one_by_one else batch_size):
@@ -782,17 +782,17 @@ class GradientAccumulation:
             if self._one_by_one:
                 self._add_single(batch, start)
             else:
-                self._add(batch, start)
+                self._add_batch(batch, start)
             if self.progress is not None:
                 share = span.stop / len(self._labels)
                 self.progress(share, f"examples {span.start} to {span.stop - 1}")
-        if self._sentinel is not None and len(self._losses) > 1:
-            one, then = self._sentinel
+        if self._first_single is not None and len(self._losses) > 1:
+            one, then = self._first_single
             require_same_outputs_again(
-                [(self._recorder.chosen_values(one), then)], self._recorder.tolerance
+                [(self._recorder.detached_outputs(one), then)], self._recorder.tolerance
             )
 
-    def _own(self) -> slice:
+    def _own_examples(self) -> slice:
         """Examples, in class order, that this process measures: whole classes, about its share."""
         part = self._processes.part(len(self._labels))
         if self._processes.alone:
@@ -803,7 +803,7 @@ class GradientAccumulation:
 
     def add_up(self) -> None:
         """Add up the results of all processes, in every process."""
-        own, processes, device = self._own(), self._processes, self._squares.device
+        own, processes, device = self._own_examples(), self._processes, self._squares.device
         if processes.alone:
             return
         self._tallies = shared_tallies(self._tallies, processes, device)
@@ -820,7 +820,7 @@ class GradientAccumulation:
         if self._stiffness:
             self._units = shared_tallies(self._units, processes, device)
 
-    def _add(self, batch: Batch, start: int) -> None:
+    def _add_batch(self, batch: Batch, start: int) -> None:
         """One batch: a recorded forward pass, a backward pass to all uses, and the reductions."""
         segments = self._segments(start, start + len(batch))
         span = slice(start, start + len(batch))
@@ -828,8 +828,8 @@ class GradientAccumulation:
         run = self._recorder.run(batch, self._loss, examples)
         losses = run.losses
         assert losses is not None
-        if self._sentinel is None and run.single is not None:
-            self._sentinel = run.single.batch, run.single.outputs.detach()
+        if self._first_single is None and run.single is not None:
+            self._first_single = run.single.batch, run.single.outputs.detach()
         require_finite(self._recorder.model, losses, batch, examples)
         self._losses.append(losses.detach())
         is_due = self._recorder.checker.draw_whether_due(run.suspects)
@@ -840,7 +840,7 @@ class GradientAccumulation:
         checked = self._check_batch(run, batch, start, arrived) if is_due else None
         groups = group_parameters(run.uses, self._recorder.ownership)
         factors = list(self._factors(run, groups, arrived))
-        squares = self._reduce(factors, segments, span)
+        squares = self._add_norms_and_sums(factors, segments, span)
         if checked is not None:
             require_finite_gradients(squares.isnan().any(0).logical_not(), examples)
             self._compare(checked, run, factors, squares)
@@ -921,11 +921,11 @@ class GradientAccumulation:
             zeros = torch.zeros(entries, dtype=losses.dtype, device=losses.device)
             factors.append(DenseFactors((name,), [found.get(name, zeros).reshape(1, 1, -1)]))
         segments, span = self._segments(start, start + 1), slice(start, start + 1)
-        self._reduce(factors, segments, span)
+        self._add_norms_and_sums(factors, segments, span)
         if self._stiffness:
             self._add_units(factors, segments, span)
 
-    def _reduce(
+    def _add_norms_and_sums(
         self, factors: Sequence[Factors], segments: list[Segment], span: slice
     ) -> Float[Tensor, "groups n"]:
         """Store squared norms and add sums; return the squared norms of each group."""
@@ -969,7 +969,7 @@ class GradientAccumulation:
 
     def _segments(self, start: int, stop: int) -> list[Segment]:
         """Runs of one class. A class closes if the next example in order has another label."""
-        labels = self._listed[start : stop + 1]
+        labels = self._label_list[start : stop + 1]
         count = stop - start
         changes = [i for i in range(1, count) if labels[i] != labels[i - 1]]
         last_closes = len(labels) == count or labels[count] != labels[count - 1]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from dis import opmap
+from functools import partial
 from inspect import Parameter, signature
 from typing import Any
 from warnings import catch_warnings, warn, warn_explicit
@@ -20,7 +21,13 @@ from torch.nn.parameter import is_lazy
 from theodolite.engine.batches import TARGET_KEYS, Batch, iterate_batches
 from theodolite.engine.calls import tensors_in
 from theodolite.engine.layers import unwrap
-from theodolite.engine.state import evaluating, model_device, parameters_of, untouched
+from theodolite.engine.state import (
+    evaluating,
+    model_device,
+    parameters_of,
+    untouched,
+    without_gradients,
+)
 from theodolite.errors import DomainError, DtypeError, ShapeError, TheodoliteError
 
 Cast = Callable[[Batch], Batch]
@@ -121,7 +128,7 @@ def fit_batch(model: nn.Module, few: Batch) -> FittedBatch:
     with untouched(model), evaluating(model):  # calling code expects the original mode
         try:
             with catch_warnings(record=True) as said:  # of a call that fails they mislead
-                returned = _returned(model, named)
+                returned = without_gradients(lambda: named.run(model))
             for one in said:
                 warn_explicit(one.message, one.category, one.filename, one.lineno)
             return FittedBatch(returned, by_name.cast, notes)
@@ -217,7 +224,7 @@ def _as_one_mapping(model: nn.Module, few: Batch) -> Any:
     if few.args or not few.kwargs:
         return None
     try:
-        return _returned(model, _one_mapping(few))
+        return without_gradients(lambda: _one_mapping(few).run(model))
     except Exception:  # the first error is raised
         return None
 
@@ -226,21 +233,11 @@ def _composed(first: Cast | None, second: Cast) -> Cast:
     return second if first is None else lambda batch: second(first(batch))
 
 
-def _returned(model: nn.Module, batch: Batch) -> Any:
-    """Output of the model, without gradients unless its forward pass takes some."""
-    try:
-        with torch.no_grad():
-            return batch.run(model)
-    except RuntimeError:
-        with torch.enable_grad():
-            return batch.run(model)
-
-
 def _first_that_works(model: nn.Module, batch: Batch) -> tuple[Any, Cast, str] | None:
     """Output of the model after a cast, the cast, and the sentence about it."""
     for text, cast in _casts(model, batch):
         try:
-            return _returned(model, cast(batch)), cast, text
+            return without_gradients(partial(cast(batch).run, model)), cast, text
         except Exception:  # the first error is raised
             continue
     return None

@@ -378,9 +378,9 @@ def _add_joint_passes(
     count = run.outputs.shape[1]
     for start in range(0, count if size > 1 else 0, size):
         outputs = range(start, min(start + size, count))
-        another = None if row_weights is None else row_weights.second
+        extra_seed = None if row_weights is None else row_weights.second_seed
         try:
-            arrived = run.joint_passes(outputs, wanted, another)
+            arrived = run.joint_passes(outputs, wanted, extra_seed)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:
@@ -391,7 +391,7 @@ def _add_joint_passes(
             second = [gradients[-1] for gradients in arrived]
             arrived = [gradients[:-1] for gradients in arrived]
             first = [_weighted(row_weights.seed[0], part) for part in arrived]
-            compare_rows(recorder, run.calls(wanted), first, second, row_weights)
+            compare_rows(recorder, run.first_uses(wanted), first, second, row_weights)
         by_use = run.by_use(arrived, wanted)
         together = [tuple(part for part in use if part is not None) for use in by_use]
         for collector in collectors:

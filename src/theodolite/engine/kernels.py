@@ -43,7 +43,7 @@ from theodolite.engine.layers import LayerMapping, Layers, Parameters, layers_te
 from theodolite.engine.one_by_one import Answer, require_sound_fallback, tried_in_batches
 from theodolite.engine.plan import EngineOptions, Plan, dense_groups, kernel_shape
 from theodolite.engine.readouts import Outputs, Readout
-from theodolite.engine.runs import ModelRecorder, Progress, ProgressCounter
+from theodolite.engine.runs import ModelRecorder, Progress
 from theodolite.engine.state import exact_arithmetic, limited_memory, model_device, untouched
 from theodolite.errors import MemoryLimitError, ShapeError, UnknownNameError
 
@@ -316,7 +316,7 @@ def kernels_of(
     right_size = len(data) if other is None else len(other)
     engines = engine.split_by_layers(len(data), right_size, other is None)
     parts = [_KernelFilling(part, plan, data, other) for part, plan in engines]
-    counter = ProgressCounter(progress, sum(part.pieces for part in parts))
+    counter = _ProgressCounter(progress, sum(part.pieces for part in parts))
     kernels: dict[str, Tensor] = {}
     coverage: dict[str, tuple[Coverage, ...]] = {}
     for part in parts:
@@ -328,6 +328,19 @@ def kernels_of(
         compare_kernels(engine.recorder, part.kernels, part.checked_sides())
     predicted = max(plan.predicted_bytes for _, plan in engines)
     return TangentKernels(kernels, coverage, parts[-1].outputs(), predicted, engine.checked)
+
+
+class _ProgressCounter:
+    """Counts pieces of work of about equal size; ``watch`` gets the finished share and a text."""
+
+    def __init__(self, watch: Progress | None, total: int) -> None:
+        self._watch, self._total, self._count = watch, max(1, total), 0
+
+    def done(self, text: str) -> None:
+        """Count one more piece; on a GPU it may still be running."""
+        self._count += 1
+        if self._watch is not None:
+            self._watch(min(1.0, self._count / self._total), text)
 
 
 class _KernelFilling:
@@ -358,7 +371,7 @@ class _KernelFilling:
             return rows * (rows + 1) // 2 * (1 + layers)
         return rows + rows * columns * (1 + layers)
 
-    def fill_all(self, counter: ProgressCounter) -> None:
+    def fill_all(self, counter: _ProgressCounter) -> None:
         """Collect the factors of every block, and fill the kernels between pairs of blocks."""
         sizes = self.plan.block_size, self.plan.batch_size
         for block in self._rows.blocks(*sizes):
@@ -376,12 +389,12 @@ class _KernelFilling:
                 self._checked_columns += right.checked_batches
                 self._fill(left, right, counter)
 
-    def _collected(self, block: ExampleBlock, counter: ProgressCounter) -> Collected:
+    def _collected(self, block: ExampleBlock, counter: _ProgressCounter) -> Collected:
         collected = self.engine.collect(block, self.plan)
         counter.done(f"examples {block.span.start} to {block.span.stop - 1}")
         return collected
 
-    def _fill(self, left: Collected, right: Collected | None, counter: ProgressCounter) -> None:
+    def _fill(self, left: Collected, right: Collected | None, counter: _ProgressCounter) -> None:
         """Fill one block of every kernel; without a second side one on the diagonal.
 
         Factors take most memory. If the block is the whole kernel, each is released after its use.

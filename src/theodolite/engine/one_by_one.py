@@ -7,8 +7,8 @@ outputs repeat, and that the rules hold for single examples. Otherwise the numbe
 one at a time too.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -82,9 +82,9 @@ def require_sound_fallback(
             wrong for a single example.
     """
     failed = [] if recorder.batch is None else [recorder.batch]
-    require_same_one_by_one(recorder.model, recorder.all_values, [*failed, *batches])
+    require_same_one_by_one(recorder.model, recorder.detached_model_outputs, [*failed, *batches])
     if isinstance(error, CannotSplitError):
-        pairs = [(recorder.chosen_values(batch), then) for batch, then in error.seen]
+        pairs = [(recorder.detached_outputs(batch), then) for batch, then in error.seen]
         require_same_outputs_again(pairs, recorder.tolerance)
     if not isinstance(error, WrongGradientError):
         return
@@ -92,10 +92,23 @@ def require_sound_fallback(
         try:
             measure(one)
         except WrongGradientError as wrong:
-            functions = sorted({use.function for use in recorder.run(one).uses})
-            raise CaptureError(f"{wrong}; {recorder.wrong_rule(functions)}") from wrong
+            raise CaptureError(f"{wrong}; {_why_rules_are_wrong(recorder, one)}") from wrong
         except CannotSplitError:
             continue  # rounding of what vanishes
+
+
+def _why_rules_are_wrong(recorder: "ModelRecorder", one: Batch) -> str:
+    """Why gradients of a single example differ from plain autograd."""
+    parameters = recorder.ownership.parameters.items()
+    hooked = [name for name, parameter in parameters if parameter._backward_hooks]
+    if hooked:
+        return f"hooks change the gradient of {hooked[0]!r}: remove them while measuring"
+    functions = sorted({use.function for use in recorder.run(one).uses})
+    return (
+        "unless a hook or a custom autograd.Function changes gradients, the model changes from "
+        f"pass to pass, or rounding errors grow, the rule of one of {functions} is wrong for this "
+        "call: report it, or remove it from theodolite.engine.rules.RULES"
+    )
 
 
 def can_run_one_by_one(error: Exception) -> bool:
@@ -239,9 +252,9 @@ def why_outputs_differ(
         return compared.first_above(tolerance) is None
 
     def run(*, random: bool = False, state: bool = False) -> Tensor:
-        """The outputs of one batch, with restored generators or with a restored state."""
+        """The outputs; afterwards generators and buffers are restored unless they may change."""
         generators, buffers = preserved_randomness(()), preserved_state(model)
-        with _kept(buffers, not state), _kept(generators, not random):
+        with nullcontext() if state else buffers, nullcontext() if random else generators:
             return outputs(batch)
 
     first = run()
@@ -279,15 +292,6 @@ def why_outputs_differ(
         f"contrastive heads or experts of limited capacity, or rounding errors grow{hint}; use a "
         "readout or a part of the model that answers for each example"
     )
-
-
-@contextmanager
-def _kept(context: Any, wanted: bool) -> Iterator[None]:
-    if not wanted:
-        yield
-        return
-    with context:
-        yield
 
 
 def _cured(

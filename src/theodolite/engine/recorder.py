@@ -65,19 +65,19 @@ class Origin:
     scale: float | None = None
 
 
-def derive(
+def _origin_of(
     function: Callable[..., Any], arguments: Any, sources: list[Origin], result: Tensor
 ) -> Origin:
     """Origin of a result that depends on parameters and not on examples."""
     roots = tuple(dict.fromkeys(name for source in sources for name in source.roots))
     scale = None
     if len(sources) == 1 and sources[0].scale is not None:
-        factor = _factor(function, arguments, sources[0].tensor)
+        factor = _factor_of(function, arguments, sources[0].tensor)
         scale = None if factor is None else sources[0].scale * factor
     return Origin(roots, result, scale)
 
 
-def _factor(
+def _factor_of(
     function: Callable[..., Any], arguments: tuple[Any, Any], source: Tensor
 ) -> float | None:
     """The factor of a function that selects entries; None for other functions."""
@@ -275,7 +275,7 @@ class UseRecorder(TorchFunctionMode):
         self._kept_rows = [*kept_rows]
         self._row_index: dict[torch.device, Tensor] = {}
         self._first_row = kept_rows[0] if kept_rows else 0
-        self._count = 0
+        self._call_count = 0
         self.graph_calls: list[GraphCall] = []
         self.result_bytes = 0
         self.in_outputs = True
@@ -287,12 +287,12 @@ class UseRecorder(TorchFunctionMode):
         # are not recorded.
         self._constants: dict[int, tuple[Tensor, int]] = {}
         self._note_constants(others)
-        self._of_examples = WeakTensorKeyDictionary()
-        # These are ids. Stale ids may belong to newer tensors, so `_of_examples` checks again.
-        self._marked: set[int] = set()
+        self._example_tensors = WeakTensorKeyDictionary()
+        # These are ids. Stale ids may belong to newer tensors, so `_example_tensors` checks again.
+        self._example_ids: set[int] = set()
         for tensor in tensors_in((inputs, targets)):
-            self._of_examples[tensor] = True
-            self._marked.add(id(tensor))
+            self._example_tensors[tensor] = True
+            self._example_ids.add(id(tensor))
 
     def __torch_function__(
         self,
@@ -394,7 +394,7 @@ class UseRecorder(TorchFunctionMode):
             self._record_uses(func, traits.name, kept, kwargs, list(sources.values()), returned)
         else:
             for tensor in results:
-                found = derive(func, (args, kwargs), list(sources.values()), tensor)
+                found = _origin_of(func, (args, kwargs), list(sources.values()), tensor)
                 self.origins[id(tensor)] = found
         return result
 
@@ -409,11 +409,11 @@ class UseRecorder(TorchFunctionMode):
         Only called for tensors that do not depend on recorded parameters alone.
         """
         if not tensor.requires_grad:
-            return id(tensor) in self._marked and tensor in self._of_examples
+            return id(tensor) in self._example_ids and tensor in self._example_tensors
         if not self._constants:
             return True
         kept, version = self._constants.get(id(tensor), (None, 0))
-        return kept is not tensor or tensor._version != version or tensor in self._of_examples
+        return kept is not tensor or tensor._version != version or tensor in self._example_tensors
 
     def _note_constants(self, constants: Iterable[Tensor]) -> None:
         for tensor in constants:
@@ -427,8 +427,8 @@ class UseRecorder(TorchFunctionMode):
             self.rounding.add(tensors)
         for tensor in tensors:
             if depends and not tensor.requires_grad:
-                self._of_examples[tensor] = True
-                self._marked.add(id(tensor))
+                self._example_tensors[tensor] = True
+                self._example_ids.add(id(tensor))
             if not tensor._is_view() and tensor.layout == torch.strided:
                 self.result_bytes += tensor.nbytes
 
@@ -443,18 +443,21 @@ class UseRecorder(TorchFunctionMode):
     ) -> None:
         given: list[Tensor] = []
         detached: dict[int, Tensor] = {}
-        args, kwargs = _twins(args, given, detached), _twins(kwargs, given, detached)
-        twins = [detached[id(tensor)] for tensor in given]
-        self._count += 1
+        args, kwargs = (
+            _detached_arguments(args, given, detached),
+            _detached_arguments(kwargs, given, detached),
+        )
+        copies = [detached[id(tensor)] for tensor in given]
+        self._call_count += 1
         if self._examples == 1:
             after = tuple([tensor.detach().clone() for tensor in returned])
-            self.calls.append(CallTensors(name, tuple(twins), after))
+            self.calls.append(CallTensors(name, tuple(copies), after))
             if self._calls_only:
                 return
         found = self._axes(name, given, sources, returned)
         if self._kept_rows:
-            self.received.append((name, self._kept_inputs(twins, found)))
-        axes = {id(twin): axis for twin, axis in zip(twins, found, strict=False)}
+            self.received.append((name, self._kept_inputs(copies, found)))
+        axes = {id(copy): axis for copy, axis in zip(copies, found, strict=False)}
         result_axes = tuple(found[len(given) :])
         keep = tuple([tensor.requires_grad for tensor in returned])
         kept = [pair for pair in zip(returned, result_axes, strict=True) if pair[0].requires_grad]
@@ -471,7 +474,17 @@ class UseRecorder(TorchFunctionMode):
                 structure = replay(call, keep)
             watched = tuple([(tensor, tensor._version) for tensor in _needs(structure)])
             self.uses.append(
-                Use(origin, structure, edges, sizes, name, self._count, by_rule, kept_axes, watched)
+                Use(
+                    origin,
+                    structure,
+                    edges,
+                    sizes,
+                    name,
+                    self._call_count,
+                    by_rule,
+                    kept_axes,
+                    watched,
+                )
             )
 
     def _kept_inputs(self, given: list[Tensor], axes: list[Axis | None]) -> list[Tensor | None]:
@@ -497,7 +510,7 @@ class UseRecorder(TorchFunctionMode):
         if self._examples == 1:
             return [None] * len(tensors)
         reference = self._reference or []
-        one = reference[self._count - 1] if self._count <= len(reference) else None
+        one = reference[self._call_count - 1] if self._call_count <= len(reference) else None
         counts = (function, len(given), len(returned))
         if one is not None and (one.function, len(one.given), len(one.returned)) == counts:
             row = self._first_row
@@ -541,8 +554,11 @@ def _behind_own_node(value: Any) -> Any:
     return value
 
 
-def _twins(value: Any, given: list[Tensor], detached: dict[int, Tensor]) -> Any:
-    """Nested arguments with every tensor replaced by a detached twin; both are noted."""
+def _detached_arguments(value: Any, given: list[Tensor], detached: dict[int, Tensor]) -> Any:
+    """Nested arguments with detached tensors.
+
+    Tensors are appended to ``given``; ``detached`` has their copies by id.
+    """
     if type(value) in PLAIN:
         return value
     if isinstance(value, Tensor):
@@ -551,10 +567,10 @@ def _twins(value: Any, given: list[Tensor], detached: dict[int, Tensor]) -> Any:
             detached[id(value)] = value.detach()
         return detached[id(value)]
     if isinstance(value, list | tuple):
-        twins = [_twins(item, given, detached) for item in value]
-        return type(value)(twins) if type(value) in (list, tuple) else value
+        copies = [_detached_arguments(item, given, detached) for item in value]
+        return type(value)(copies) if type(value) in (list, tuple) else value
     if isinstance(value, dict):
-        return {key: _twins(item, given, detached) for key, item in value.items()}
+        return {key: _detached_arguments(item, given, detached) for key, item in value.items()}
     return value
 
 

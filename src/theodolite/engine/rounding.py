@@ -35,10 +35,6 @@ BACKWARD = 3.0  # one forward and two backward passes: three times the tolerance
 VANISHING = 0.05
 
 
-def _terms(dtype: torch.dtype) -> float:
-    return 1.0 if dtype in HALF else _TERMS
-
-
 class Rounding:
     """The rounding that results of calls can have, by dtype.
 
@@ -68,10 +64,10 @@ class Rounding:
                 f"model: expected numbers of float64, float32, float16 or bfloat16, got "
                 f"{unknown[0]}, whose rounding is not known here; convert the model to one of these"
             )
-        variance = sum(
-            torch.finfo(dtype).eps ** 2 / 12 * max(count, _LEAST) * _terms(dtype)
-            for dtype, count in self.counts.items()
-        )
+        variance = 0.0
+        for dtype, count in self.counts.items():
+            terms = 1.0 if dtype in HALF else _TERMS
+            variance += torch.finfo(dtype).eps ** 2 / 12 * max(count, _LEAST) * terms
         return float(_MARGIN * variance**0.5)
 
     def unit(self) -> float:

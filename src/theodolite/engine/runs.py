@@ -24,24 +24,16 @@ from theodolite.engine.recorder import (
     require_visible,
 )
 from theodolite.engine.rounding import Comparison, Rounding
-from theodolite.engine.state import quiet_vmap, rounding_dtypes, trim_memory
+from theodolite.engine.state import (
+    quiet_vmap,
+    rounding_dtypes,
+    trim_memory,
+    without_gradients,
+)
 from theodolite.errors import CaptureError
 
 Progress = Callable[[float, str], None]
 BatchLoss = Callable[[Tensor, Batch], Tensor]
-
-
-class ProgressCounter:
-    """Counts pieces of work of about equal size; ``watch`` gets the finished share and a text."""
-
-    def __init__(self, watch: Progress | None, total: int) -> None:
-        self._watch, self._total, self._count = watch, max(1, total), 0
-
-    def done(self, text: str) -> None:
-        """Count one more piece; on a GPU it may still be running."""
-        self._count += 1
-        if self._watch is not None:
-            self._watch(min(1.0, self._count / self._total), text)
 
 
 @dataclass(frozen=True)
@@ -62,7 +54,7 @@ class ForwardRun:
         """A key that is equal for runs with the same calls."""
         return tuple((use.function, use.by_rule) for use in self.uses)
 
-    def calls(self, wanted: Collection[int] | None = None) -> dict[int, Use]:
+    def first_uses(self, wanted: Collection[int] | None = None) -> dict[int, Use]:
         """Number of a call -> its first use. All uses in a call share the edges of its results.
 
         ``wanted`` are the indices of the requested uses, here and below; None for all.
@@ -75,7 +67,7 @@ class ForwardRun:
 
     def edges(self, wanted: Collection[int] | None = None) -> list[GradientEdge]:
         """Where gradients arrive: at the results of calls."""
-        return [edge for use in self.calls(wanted).values() for edge in use.edges]
+        return [edge for use in self.first_uses(wanted).values() for edge in use.edges]
 
     def passes(
         self, keep_graph: bool = False, wanted: Collection[int] | None = None
@@ -95,27 +87,26 @@ class ForwardRun:
         self,
         outputs: range,
         wanted: Collection[int] | None = None,
-        another: Float[Tensor, "n c"] | None = None,
+        extra_seed: Float[Tensor, "n c"] | None = None,
     ) -> list[Tensor]:
         """Gradients of several outputs in one vectorised pass, (outputs, n, ...) at each edge.
 
-        ``another`` gradient at the outputs starts one more pass, the last of each result. torch
-        raises a RuntimeError if it cannot vectorise an operation, or if a use does not reach all
-        outputs.
+        ``extra_seed`` starts one more pass, the last of each result. torch raises a RuntimeError if
+        it cannot vectorise an operation, or if a use does not reach all outputs.
         """
         edges = self.edges(wanted)
         n, c = self.outputs.shape
         one_output = torch.eye(c, dtype=self.outputs.dtype, device=self.outputs.device)
-        starts = one_output[outputs.start : outputs.stop, None].expand(-1, n, -1)
-        starts = starts if another is None else torch.cat([starts, another[None]])
+        seeds = one_output[outputs.start : outputs.stop, None].expand(-1, n, -1)
+        seeds = seeds if extra_seed is None else torch.cat([seeds, extra_seed[None]])
 
-        def single(start: Tensor) -> tuple[Tensor, ...]:
-            # The weights are vectorised, not the outputs, so this is not a weighted sum.
+        def backward(seed: Tensor) -> tuple[Tensor, ...]:
+            # The seeds are vectorised, not the outputs, so this is not a weighted sum.
             return torch.autograd.grad(
-                self.outputs, edges, start, retain_graph=True, allow_unused=False
+                self.outputs, edges, seed, retain_graph=True, allow_unused=False
             )
 
-        return [*quiet_vmap(single)(starts)]
+        return [*quiet_vmap(backward)(seeds)]
 
     @property
     def output_grad_bytes(self) -> int:
@@ -134,7 +125,7 @@ class ForwardRun:
         """Gradients at the results of calls, for each requested use."""
         arrived: dict[int, ResultGrads] = {}
         position = 0
-        for call, use in self.calls(wanted).items():
+        for call, use in self.first_uses(wanted).items():
             arrived[call] = tuple(grads[position : position + len(use.edges)])
             position += len(use.edges)
         return [
@@ -143,8 +134,8 @@ class ForwardRun:
         ]
 
 
-class _Alone(NamedTuple):
-    """One example that ran alone, and the tensors of its calls."""
+class _SingleRecord(NamedTuple):
+    """A recorded run of a single example, and the tensors of its calls."""
 
     batch: Batch
     run: ForwardRun
@@ -177,11 +168,12 @@ class ModelRecorder:
     batch: Batch | None = None
     tolerance: float = 0.0
     unit: float = 0.0
-    # Signatures of runs in which no use was missed; calls of one example, by the shapes of its
-    # inputs; an example that has run alone, with its index in the data. A copy begins anew.
+    # A copy begins anew with these three. Signatures of runs in which no use was missed.
     _verified: set[tuple[Any, ...]] = field(default_factory=set, init=False)
+    # Calls of a single example, by the shapes of its inputs.
     _references: dict[Any, list[CallTensors]] = field(default_factory=dict, init=False)
-    _prepared: tuple[int, "_Alone"] | None = field(default=None, init=False)
+    # An example that has run before its batch, with its index in the data.
+    _run_before: tuple[int, "_SingleRecord"] | None = field(default=None, init=False)
 
     def run(
         self, batch: Batch, loss: BatchLoss | None = None, examples: Sequence[int] | None = None
@@ -202,19 +194,19 @@ class ModelRecorder:
             NotFiniteError: If an output is not finite.
         """
         self.batch = batch
-        prepared, self._prepared = self._prepared, None
+        run_before, self._run_before = self._run_before, None
         named = range(len(batch)) if examples is None else examples
         checked = bool(self.checker.mode) and len(batch) > 1
         single_rows: list[int] = []
-        singles: list[_Alone] = []
+        singles: list[_SingleRecord] = []
         if checked:
             single_rows = self.checker.draw_single_rows(len(batch))
-            if prepared is not None and prepared[0] in named:
-                row = named.index(prepared[0])
+            if run_before is not None and run_before[0] in named:
+                row = named.index(run_before[0])
                 single_rows = [row, *(other for other in single_rows if other != row)]
-                singles = [prepared[1]]
+                singles = [run_before[1]]
             else:
-                singles = [self._run_alone(batch, single_rows[0])]
+                singles = [self._record_single(batch, single_rows[0])]
         reference = singles[0].calls if checked else self._reference(batch)
         run, use_recorder = self._record(batch, reference, single_rows, loss=loss)
         if run.signature not in self._verified:
@@ -225,31 +217,31 @@ class ModelRecorder:
             return run
         self.checker.suspects.update(run.suspects)
         if run.suspects:
-            singles += [self._run_alone(batch, row) for row in single_rows[1:]]
+            singles += [self._record_single(batch, row) for row in single_rows[1:]]
         self.checker.single_examples += len(singles)
         self._compare_singles(run, use_recorder, single_rows, singles)
         first = singles[0]
         return replace(run, single=SingleRun(single_rows[0], first.batch, first.run.outputs))
 
-    def _run_alone(self, batch: Batch, row: int) -> "_Alone":
-        """Run one example alone, and keep the tensors of all its calls."""
+    def _record_single(self, batch: Batch, row: int) -> "_SingleRecord":
+        """Run a single example, and keep the tensors of all its calls."""
         single = batch.take([row])
         run, use_recorder = self._record(single, None, calls_only=True)
-        return _Alone(single, run, use_recorder.calls)
+        return _SingleRecord(single, run, use_recorder.calls)
 
     def _compare_singles(
         self,
         run: ForwardRun,
         use_recorder: UseRecorder,
         single_rows: Sequence[int],
-        singles: Sequence[_Alone],
+        singles: Sequence[_SingleRecord],
     ) -> None:
         compared = Comparison()
         for index, (_, single, calls) in enumerate(singles):
             names = [name for name, _ in use_recorder.received]
             if [call.function for call in calls] != names:
                 text = "a single example makes other calls than in its batch"
-                raise self._differs_alone(text, run, single_rows[index], single)
+                raise self._single_differs(text, run, single_rows[index], single)
             for call, (name, received) in zip(calls, use_recorder.received, strict=True):
                 text = f"{name} receives other numbers from a single example than in its batch"
                 for tensor, rows in zip(call.given, received, strict=True):
@@ -262,9 +254,9 @@ class ModelRecorder:
             compared.add_rows(text, own, single.outputs, whole=run.outputs)
         found = compared.first_above(self.tolerance)
         if found is not None:
-            raise self._differs_alone(found[0], run, single_rows[0], singles[0].run)
+            raise self._single_differs(found[0], run, single_rows[0], singles[0].run)
 
-    def _differs_alone(
+    def _single_differs(
         self, text: str, run: ForwardRun, row: int, single: ForwardRun
     ) -> CannotSplitError:
         assert self.batch is not None
@@ -282,13 +274,13 @@ class ModelRecorder:
         run, use_recorder = self._record(batch, None)
         self._references[_key(batch)] = use_recorder.calls
         if example is not None:
-            self._prepared = example, _Alone(batch, run, use_recorder.calls)
+            self._run_before = example, _SingleRecord(batch, run, use_recorder.calls)
         return run
 
     def usable_outputs(self, batch: Batch) -> Tensor:
         """The differentiated outputs of one example, (1, c), for plain autograd."""
         outputs = self.chosen_outputs(batch)
-        self.require_usable(outputs)
+        _require_gradient(outputs)
         require_visible(outputs)
         return outputs
 
@@ -302,7 +294,7 @@ class ModelRecorder:
             return None
         key = _key(batch)
         if key not in self._references:
-            self._references[key] = self._run_alone(batch, 0).calls
+            self._references[key] = self._record_single(batch, 0).calls
         return self._references[key]
 
     def _record(
@@ -332,7 +324,7 @@ class ModelRecorder:
             values = self.choice.select(outputs, batch)
             use_recorder.in_outputs = False
             losses = None if loss is None else loss(values, batch)
-        self.require_usable(values)
+        _require_gradient(values)
         if use_recorder.made_of_parameters(values):
             raise CannotSplitError(
                 "no recorded path leads from the examples to the outputs: NumPy, nested tensors "
@@ -360,43 +352,23 @@ class ModelRecorder:
         recorded = set(map(id, self.ownership.parameters.values()))
         return [p for p in self.ownership.trained if id(p) not in recorded]
 
-    def wrong_rule(self, functions: Sequence[str]) -> str:
-        """The message if gradients of a single example differ from plain autograd."""
-        parameters = self.ownership.parameters.items()
-        hooked = [name for name, parameter in parameters if parameter._backward_hooks]
-        if hooked:
-            return f"hooks change the gradient of {hooked[0]!r}: remove them while measuring"
-        return (
-            "unless a hook or a custom autograd.Function changes gradients, the model changes from "
-            "pass to pass, or rounding errors grow, the rule of one of "
-            f"{list(functions)} is wrong for this call: report it, or remove it from "
-            "theodolite.engine.rules.RULES"
-        )
-
-    def require_usable(self, values: Tensor) -> None:
-        """Check that the outputs have a gradient."""
-        if values.grad_fn is None:
-            raise CaptureError(
-                "model: expected outputs that depend on its parameters, got a constant; a "
-                "no_grad block or a detach inside the model is the usual cause"
-            )
-
-    def all_values(self, batch: Batch) -> Tensor:
-        """All outputs of the model, (n, c), without gradients."""
-        return without_gradients(lambda: read_outputs(batch.run(self.model), batch, self.readout))
-
-    def chosen_values(self, batch: Batch) -> Tensor:
+    def detached_outputs(self, batch: Batch) -> Tensor:
         """The differentiated outputs, (n, c), without gradients."""
-        return without_gradients(lambda: self.chosen_outputs(batch))
+        return without_gradients(lambda: self.chosen_outputs(batch)).detach()
+
+    def detached_model_outputs(self, batch: Batch) -> Tensor:
+        """All outputs of the model, (n, c), without gradients."""
+        return without_gradients(
+            lambda: read_outputs(batch.run(self.model), batch, self.readout)
+        ).detach()
 
 
-def without_gradients(compute: Callable[[], Tensor]) -> Tensor:
-    """Detach a result, except for models that take gradients in their forward pass."""
-    try:
-        with torch.no_grad():
-            return compute()
-    except RuntimeError:
-        return compute().detach()
+def _require_gradient(outputs: Tensor) -> None:
+    if outputs.grad_fn is None:
+        raise CaptureError(
+            "model: expected outputs that depend on its parameters, got a constant; a "
+            "no_grad block or a detach inside the model is the usual cause"
+        )
 
 
 def _key(batch: Batch) -> tuple[tuple[int, ...], ...]:

@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import chain
 from math import inf, isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from theodolite.errors import DomainError
 
+_T = TypeVar("_T")
 HALF = (torch.float16, torch.bfloat16)  # dtypes of half precision
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -287,6 +288,16 @@ def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
     if not torch.is_autocast_enabled(device.type):
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
+
+
+def without_gradients(run: Callable[[], _T]) -> _T:
+    """The result of a pass without gradients, or with them if the pass itself takes gradients."""
+    try:
+        with torch.no_grad():
+            return run()
+    except RuntimeError:
+        with torch.enable_grad():
+            return run()
 
 
 def require_fixed_mode(model: nn.Module) -> None:
