@@ -137,7 +137,6 @@ class Attention(nn.Module):
             ["ReLU", "would not be kept", "keep='norms'"],
         ),
         (lambda: freeze_except_(net(), "act1"), DomainError, ["with parameters", "act1"]),
-        (lambda: freeze_except_(net(), noise_scale=-1.0), DomainError, ["noise_scale"]),
         (lambda: feature_pair_loss(X, Y[:3]), ShapeError, ["features has 20", "labels has 3"]),
         (lambda: FeatureMaximizationRecipe(normalize="no"), DomainError, ["'absorb'", "'no'"]),
         (

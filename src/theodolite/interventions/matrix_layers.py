@@ -19,7 +19,6 @@ __all__ = [
     "matrix_layers",
     "running_order",
     "set_filters_",
-    "standard_parameters",
 ]
 
 
@@ -113,21 +112,3 @@ def set_filters_(module: nn.Module, rows: Float[Tensor, "F d"]) -> None:
         bias = module._parameters.get("bias")
         if bias is not None:
             bias.zero_()
-
-
-def standard_parameters(name: str, module: nn.Module) -> tuple[nn.Parameter, nn.Parameter | None]:
-    """Weight and bias of a layer whose fan-in and fan-out the initialisers know.
-
-    Raises:
-        DomainError: If it is another kind of layer, or its weight is computed from others.
-    """
-    if not isinstance(module, (nn.Linear, *CONVOLUTIONS)):
-        raise DomainError(
-            f"layers: expected nn.Linear and convolutions, got {name!r}, a "
-            f"{type(module).__name__}, which this function does not initialise; set its weights "
-            "yourself"
-        )
-    filter_rows(module)
-    weight = module._parameters["weight"]
-    assert weight is not None
-    return weight, module._parameters.get("bias")

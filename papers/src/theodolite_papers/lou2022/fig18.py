@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from theodolite.interventions import freeze_except_
+from theodolite.interventions import freeze_except_, init_weight_
 from theodolite_papers.lab.training import train
 from theodolite_papers.ledger import (
     LARGE,
@@ -68,7 +68,8 @@ def measure(config: Frozen, trial: Trial) -> Measured:
     """Alignments before and after; the features of frozen layers are computed once."""
     ground = prepare(config, trial)
     model = fully_connected(config, ground, trial)
-    freeze_except_(model, noise_scale=config.noise_scale, generator=trial.generator(4))
+    freeze_except_(model)
+    init_weight_(model[-1].weight, "he", config.noise_scale, trial.generator(4))
     before = alignments(model, ground)
     body, head = model[:-1], model[-1]
     data = (_features(body, ground.train[0]), ground.train[1])

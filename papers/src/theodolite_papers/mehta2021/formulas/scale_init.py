@@ -4,9 +4,10 @@ import torch
 from torch import nn
 
 from theodolite.checks import require_positive
-from theodolite.engine.layers import Layers, unwrap
+from theodolite.engine.layers import CONVOLUTIONS, Layers, unwrap
+from theodolite.errors import DomainError
 from theodolite.interventions.initializers import init_weight_
-from theodolite.interventions.matrix_layers import matrix_layers, standard_parameters
+from theodolite.interventions.matrix_layers import filter_rows, matrix_layers
 
 
 def scale_init_(
@@ -46,7 +47,7 @@ def scale_init_(
     known = matrix_layers(plain)
     scaled = list(known)[:1] if layers is None else list(matrix_layers(plain, layers))
     for name, module in known.items():
-        weight, bias = standard_parameters(name, module)
+        weight, bias = _standard_parameters(name, module)
         if name in scaled:
             init_weight_(weight, "normal", sigma, generator)
         else:
@@ -54,3 +55,21 @@ def scale_init_(
         if bias is not None:
             nn.init.zeros_(bias)
     return model
+
+
+def _standard_parameters(name: str, module: nn.Module) -> tuple[nn.Parameter, nn.Parameter | None]:
+    """Weight and bias of a layer whose fan-in and fan-out the initialisers know.
+
+    Raises:
+        DomainError: If it is another kind of layer, or its weight is computed from others.
+    """
+    if not isinstance(module, (nn.Linear, *CONVOLUTIONS)):
+        raise DomainError(
+            f"layers: expected nn.Linear and convolutions, got {name!r}, a "
+            f"{type(module).__name__}, which this function does not initialise; set its weights "
+            "yourself"
+        )
+    filter_rows(module)
+    weight = module._parameters["weight"]
+    assert weight is not None
+    return weight, module._parameters.get("bias")
