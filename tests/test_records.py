@@ -318,6 +318,22 @@ def test_an_answer_without_its_text_is_refused(tmp_path):
         load_run(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({}, "example_losses: the array 'loss/mean' is missing"),
+        ({"loss/mean": np.ones((2, 2))}, r"losses: mean: expected numbers of shape \(n\)"),
+    ],
+)
+def test_losses_of_examples_that_are_not_there_are_refused(tmp_path, arrays, message):
+    losses = {"mean": "loss/mean", "measurements": 1}
+    head = Record({**SURVEY, "kind": "history"})
+    step = Record({**SURVEY, "step": 0, "example_losses": losses}, arrays)
+    save_run(Run("", head, (step,)), tmp_path)
+    with pytest.raises(RecordError, match=message):
+        theodolite.load(tmp_path)
+
+
 @pytest.mark.parametrize("kind", ["survey", "history"])
 def test_two_layers_of_one_name_are_refused(tmp_path, kind):
     layers = [{"name": "fc1"}, {"name": "fc2"}, {"name": "fc1"}]

@@ -108,6 +108,7 @@ _SURVEY = _HEAD | {
     "curves": _Each(list, _CURVE),
     "skipped": _Each(dict, _TEXT),
     "warnings": _Each(list, _WARNING),
+    "example_losses?": _OrNull({"mean": _TEXT, "measurements": _COUNT}),
 }
 _SCORE = {"n": _COUNT} | {
     f"{measure}{end}": _NUMBER for measure in ("error", "accuracy") for end in ("", "_low", "_high")
@@ -221,6 +222,7 @@ def require_survey(
     _require_own_names(record.contents["layers"], folder)
     for curve in record.contents["curves"]:
         _require_curve(curve, record.arrays, folder)
+    _require_losses(record, folder)
     return record
 
 
@@ -239,6 +241,19 @@ def _require_own_names(layers: Sequence[Mapping[str, Any]], folder: str | os.Pat
             raise RecordError(
                 f"{folder}: damaged: layers: {_shown(name)} is there twice; measure again"
             )
+
+
+def _require_losses(record: Record, folder: str | os.PathLike[str]) -> None:
+    """Check that the losses of examples exist."""
+    kept = record.contents.get("example_losses")
+    if kept is None:
+        return
+    name = kept["mean"]
+    if name not in record.arrays:
+        raise RecordError(
+            f"{folder}: damaged: example_losses: the array {_shown(name)} is missing; measure again"
+        )
+    _require_axes({"mean": record.arrays[name]}, {"mean": "n"}, f"{folder}: damaged: losses")
 
 
 # Roles of the arrays of a curve, with the axes of each; equal letters mean equal lengths.
