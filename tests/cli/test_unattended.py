@@ -29,7 +29,7 @@ def place(tmp_path):
     return tmp_path
 
 
-def run(place, *arguments, shell=None, codes=(0,)):
+def run(place, *arguments, shell=None, codes=(0,), encoding="utf-8"):
     """Standard input closed, no terminal, no home, one thread; ``shell`` redirects the rest."""
     inherited = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
     inherited |= {
@@ -37,7 +37,7 @@ def run(place, *arguments, shell=None, codes=(0,)):
         "TMPDIR": str(place / TEMPORARY),
         "OMP_NUM_THREADS": "1",
     }
-    inherited |= {"PYTHONDONTWRITEBYTECODE": ""}
+    inherited |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONIOENCODING": encoding}
     command = [sys.executable, "-m", "theodolite.cli", *arguments]
     done = subprocess.run(
         command if shell is None else f"{shlex.join(command)} {shell}",
@@ -46,7 +46,7 @@ def run(place, *arguments, shell=None, codes=(0,)):
         env=inherited,
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        text=True,
+        encoding=encoding,
         check=False,
     )
     assert done.returncode in codes, done.stderr[-2000:]
@@ -92,3 +92,11 @@ def test_a_reader_that_stops_is_no_error(place):
     command = ("survey", "net.py:build", "data.npz", "--family", "kernel")
     run(place, *command, shell="2> said.txt | true")
     assert "error" not in (place / "work" / "said.txt").read_text()
+
+
+def test_a_log_that_does_not_have_all_letters_gets_them_escaped(place):
+    command = ("survey", "net.py:build", "data.npz", "--family", "kernel", "--name", "\u2212\u00b1")
+    told = run(place, *command, "-o", "out", encoding="cp1252")
+    assert "\\u2212\u00b1" in told
+    document = json.loads(run(place, "view", "out", "--json", encoding="cp1252"))
+    assert document["name"] == "\u2212\u00b1"

@@ -3,6 +3,7 @@
 This module imports nothing large at the top, so that ``--help`` answers at once.
 """
 
+import io
 import json
 import math
 import os
@@ -51,6 +52,9 @@ class PoliteGroup(typer.core.TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the sub-command."""
+        for stream in (sys.stdout, sys.stderr):  # a log may not have every letter, such as a minus
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -243,8 +247,11 @@ def run_document(run: Run, more: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def print_json(document: Any) -> None:
-    """Strict JSON on standard output: nan is null, infinity is text."""
-    typer.echo(json.dumps(_strict(document), indent=1, allow_nan=False, ensure_ascii=False))
+    """Strict JSON on standard output: nan is null, infinity is text.
+
+    Other letters than those of English are escaped, since a log may not have them.
+    """
+    typer.echo(json.dumps(_strict(document), indent=1, allow_nan=False))
 
 
 def _strict(value: Any) -> Any:
