@@ -65,6 +65,9 @@ def test_models_that_are_not_distinguished_are_a_tie():
 def test_features_that_disagree_are_told():
     notes = choosing_notes([entry("a", 0.1, 10, features=0.5), entry("b", 0.2, 10, features=0.2)])
     assert notes[0].startswith("Linear probes rank b first")
+    notes = choosing_notes([entry("a", 0.1, 1, features=0.5), entry("my net", 0.2, 1, 0.2)])
+    assert notes[0].startswith("Linear probes rank “my net” first")
+    assert notes[0].facts["probes"] == "my net"
 
 
 def test_features_alone_beside_tangent_kernels_are_told():
@@ -111,14 +114,31 @@ def test_an_interval_does_not_round_to_all():
     ],
 )
 def test_the_place_to_cut_depends_on_no_name(kind, head, expected):
-    score = {"n": 90, "accuracy": 0.8, "accuracy_low": 0.7, "accuracy_high": 0.9}
-    layers = [{"name": "conv", "type": "Conv2d", **score, "accuracy": 0.4}]
-    layers += [{"name": "outputs", "type": kind, **score}]
+    layers = [layer("conv", 0.4), layer("outputs", 0.8) | {"type": kind}]
+    text = answer_about_layers(layers, "outputs", head)
+    assert text == f"Without fine-tuning, {expected}: a linear probe reaches 80 %."
+
+
+def test_a_layer_with_the_lowest_error_may_be_less_accurate_than_the_last():
+    text = answer_about_layers([layer("conv", 0.76), layer("fc", 0.8)], "conv", "fc")
+    assert text == (
+        "Without fine-tuning, cut net after conv: its linear probe has the lowest squared error"
+        " (accuracy 76 %, after the last layer 80 %). This difference may be chance."
+    )
+    text = answer_about_layers([layer("conv", 0.8), layer("fc", 0.8)], "conv", "fc")
+    assert "a linear probe reaches 80 %, after the last layer 80 %." in text
+
+
+def layer(name, accuracy):
+    ends = {"accuracy_low": accuracy - 0.1, "accuracy_high": accuracy + 0.1}
+    return {"name": name, "type": "Linear", "n": 90, "accuracy": accuracy, **ends}
+
+
+def answer_about_layers(layers, best, head):
     forecast = {"measure": "accuracy", "value": 0.8, "low": 0.7, "high": 0.9}
-    model = {"name": "net", "head": head, "layers": layers, "best_layer": "outputs"}
+    model = {"name": "net", "head": head, "layers": layers, "best_layer": best}
     model |= {"forecast": forecast, "error": 0.3, "tangent": None, "parameters": 9}
     curve = {"labels": np.array([90.0, 900.0]), "accuracy": np.array([0.8, 0.9])}
     curve["accuracy_interval"] = np.array([[0.7, 0.8], [0.9, 1.0]])
     arrays = {f"0/curve/{key}": value for key, value in curve.items()}
-    found = transfer_answers({"models": [model], "data": {"probe": 90}}, arrays)
-    assert found[1].text == f"Without fine-tuning, {expected}: a linear probe reaches 80 %."
+    return transfer_answers({"models": [model], "data": {"probe": 90}}, arrays)[1].text

@@ -626,7 +626,8 @@ def test_two_models_that_are_not_distinguished_are_a_tie_in_the_headline():
     assert found.summary().startswith("Tie: ")
     assert found.to_frame()["tie"].tolist() == [True, True, False]
     assert "Tie: one and same" in found._repr_html_()
-    assert "tie of 2" in repr(found)
+    assert repr(found).startswith("Transfer(3 models; one and same tie; forecast accuracy ")
+    assert len(found.notes) == len(set(found.notes)) > 0
 
 
 def test_no_interval_is_100_to_100_and_the_number_that_ranks_comes_first():

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from theodolite.advice.reasons import Reason, reason
+from theodolite.advice.reasons import Reason, named, reason
 from theodolite.advice.sentences import layer_name, percent
 from theodolite.records import Answer, Certainty, Note, listed
 
@@ -185,22 +185,22 @@ def _model_answer(contents: Mapping[str, Any], classes: bool, few: bool) -> Answ
     forecast = best["forecast"]
     span = _span(forecast["low"], forecast["high"], classes)
     reach = f"{_shown(forecast['value'], classes)} ({span})"
-    name = _named(best["name"])
+    name = named(best["name"])
     error = f"leave-one-out error {best['error']:.2f} for {name}"
     others = [model for model in models[1:] if model["name"] not in ties]
     if len(models) > 1:
-        error += f", {models[1]['error']:.2f} for {_named(models[1]['name'])}"
+        error += f", {models[1]['error']:.2f} for {named(models[1]['name'])}"
     evidence = f"{error}; {contents['data']['probe']:,} labels, each predicted from the others"
     if len(models) == 1:
         text = f"Fine-tuning {name} is expected to reach {reach}. No other model was given."
         return Answer("model", text, "likely", evidence, finding="one-model")
     if ties:
-        text = f"Tie: {listed(map(_named, ties), most=4)} are not distinguished on these labels."
+        text = f"Tie: {listed(map(named, ties), most=4)} are not distinguished on these labels."
         text += f" Fine-tuning {name} is expected to reach {reach}."
         sizes = {m["name"]: int(m["parameters"]) for m in models if m["name"] in ties}
         choice = "any of them"
         if len(set(sizes.values())) > 1:
-            choice = f"the smallest of them, {_named(min(sizes, key=sizes.__getitem__))}"
+            choice = f"the smallest of them, {named(min(sizes, key=sizes.__getitem__))}"
         advice = f"Start from {choice}, or label more examples."
         return Answer("model", text, "undecided", evidence, advice, "tie")
     text = f"Start from {name}: fine-tuning is expected to reach {reach}."
@@ -225,7 +225,11 @@ def _layer_answer(best: Mapping[str, Any], classes: bool, few: bool) -> Answer |
         chosen[f"{measure}_high"] - chosen[f"{measure}_low"]
     )
     if chosen is not last:
-        text = f"{head} {reach}, after the last layer {_shown(last[measure], classes)}."
+        end = _shown(last[measure], classes)
+        text = f"{head} {reach}, after the last layer {end}."
+        if classes and last[measure] > chosen[measure]:  # layers are compared by squared error
+            text = f"Without fine-tuning, {_cut(best, chosen)}: its linear probe has the lowest"
+            text += f" squared error (accuracy {reach}, after the last layer {end})."
         if not apart:
             text += " This difference may be chance."
             finding, sure = "layers-alike", "undecided"
@@ -233,14 +237,9 @@ def _layer_answer(best: Mapping[str, Any], classes: bool, few: bool) -> Answer |
     return Answer("layer", text, certainty, evidence, finding=finding)
 
 
-def _named(model: str) -> str:
-    """A model in a sentence; a name of several words needs quotes."""
-    return f"“{model}”" if " " in model else model
-
-
 def _cut(model: Mapping[str, Any], layer: Mapping[str, Any]) -> str:
     """What to keep of a model. What its head receives, or what it returns, is no layer."""
-    name = _named(model["name"])
+    name = named(model["name"])
     if layer.get("type") != "":
         return f"cut {name} after {layer_name(layer['name'])}"
     if model.get("head") is None:

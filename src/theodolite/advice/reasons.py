@@ -26,6 +26,7 @@ __all__ = [
     "failure",
     "in_layers",
     "missing_in",
+    "named",
     "not_measured",
     "not_shown",
     "noted",
@@ -163,6 +164,7 @@ _ERRORS: Sequence[tuple[type[Exception], Note]] = (
     (TheodoliteError, Note.REFUSED),
 )
 
+_NAMES = {"models", "probes", "kernel", "largest"}  # facts that name models
 UNREADABLE = _SHARED[Note.FEW_FILTERS]
 
 
@@ -201,8 +203,24 @@ def reason(note: Note, **facts: Any) -> Reason:
         ('10 of 50 examples, to stay within memory_limit', 'fewer-for-memory')
     """
     kept = {k: v.note.value if isinstance(v, Reason) else v for k, v in facts.items()}
-    shown = {k: listed(v, most=4) if isinstance(v, list) else v for k, v in facts.items()}
+    shown = {key: _in_words(key, fact) for key, fact in facts.items()}
     return Reason(note, _WORDS[note].format(**shown), kept)
+
+
+def _in_words(key: str, fact: Any) -> Any:
+    if isinstance(fact, list):
+        return listed(map(named, fact) if key in _NAMES else fact, most=4)
+    return named(fact) if key in _NAMES else fact
+
+
+def named(model: str) -> str:
+    """A model in a sentence; a name of several words needs quotes.
+
+    Examples:
+        >>> named("vgg16"), named("my net")
+        ('vgg16', '“my net”')
+    """
+    return f"“{model}”" if " " in model else model
 
 
 def failure(error: Exception) -> Reason:
@@ -235,7 +253,7 @@ def noted(contents: Mapping[str, Any]) -> list[str]:
     for model in contents["models"]:
         for note in model["notes"]:
             models.setdefault(_words(note), []).append(model["name"])
-    several = [f"{listed(names, most=4)}: {text}" for text, names in models.items()]
+    several = [f"{listed(map(named, names), most=4)}: {text}" for text, names in models.items()]
     return [*map(_words, contents["notes"]), *several]
 
 

@@ -88,7 +88,7 @@ def ranking_text(contents: Mapping[str, Any], answers: Sequence[Answer]) -> str:
     lines += ["", title]
     lines += ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in table]
     tie = " 1= marks a tie." if ties else ""
-    lines += [f"Ranked by leave-one-out error (1: no better than the mean).{tie}"]
+    lines += [f"Ranked by leave-one-out error (1: always predicting the mean).{tie}"]
     lines += [f"Forecast: {measure} after fine-tuning."]
     lines += [f"{name}: not measured, {why}" for name, why in contents["problems"].items()]
     lines += noted(contents)

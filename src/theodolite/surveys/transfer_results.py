@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from theodolite.advice.reasons import noted
+from theodolite.advice.reasons import named, noted
 from theodolite.advice.summary import ranking_text
 from theodolite.errors import UnknownNameError
-from theodolite.records import Answer, Record, Run, table_of
+from theodolite.records import Answer, Record, Run, listed, table_of
 from theodolite.surveys.results import digest_line, digest_mark, saved
 
 if TYPE_CHECKING:
@@ -186,10 +186,11 @@ class Transfer:
         forecast = self.record.contents["models"][0]["forecast"]
         more = f", {len(self.problems)} not measured" if self.problems else ""
         models = "1 model" if len(self.names) == 1 else f"{len(self.names)} models"
-        lead = f"tie of {len(self.ties)} with" if self.ties else "start from"
+        ties = listed(map(named, self.ties), most=4)
+        lead = f"{ties} tie" if ties else f"best {named(self.best)}"
         return (
-            f"Transfer({models}{more}: {lead} {self.best}, {forecast['measure']} "
-            f"{forecast['value']:.3f}, {forecast['low']:.3f} to {forecast['high']:.3f}"
+            f"Transfer({models}{more}; {lead}; forecast {forecast['measure']} "
+            f"{forecast['value']:.3f} ({forecast['low']:.3f} to {forecast['high']:.3f})"
             f"{digest_mark(self.record)})"
         )
 
