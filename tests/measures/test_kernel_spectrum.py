@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from tests.tolerances import assert_close
+from theodolite.linalg import double_center
 from theodolite.measures import kernel
 from theodolite.measures.kernel import cumulative_power, kernel_spectrum, linear_spectrum
 
@@ -18,24 +19,20 @@ def normal(generator):
 
 
 @pytest.mark.spec("3.P22")
-@pytest.mark.parametrize("center", [False, True], ids=["plain", "centered"])
 @pytest.mark.parametrize(("n", "d"), [(9, 4), (5, 8)], ids=["tall", "wide"])
-def test_mercer_decomposition(normal, n, d, center):
+def test_mercer_decomposition(normal, n, d):
     F = normal(n, d) + 1
-    K = kernel.gram(F - F.mean(0) if center else F)
-    for spectrum in (
-        kernel_spectrum(kernel.gram(F), center=center),
-        linear_spectrum(F, center=center),
-    ):
+    K = kernel.gram(F)
+    for spectrum in (kernel_spectrum(K), linear_spectrum(F)):
         eta, phi, rank = spectrum.eigenvalues, spectrum.eigenfunctions, spectrum.rank
         assert_close(phi * eta @ phi.T, K, scale=float(K.norm()))
         assert_close(phi[:, :rank].T @ phi[:, :rank] / n, torch.eye(rank), scale=10)
         assert_close(eta.sum(), K.trace() / n, scale=float(K.norm()))
         assert (eta.diff() <= 0).all()
-        assert rank == min(n - center, d)
+        assert rank == min(n, d)
         assert spectrum.complete
-    sigma = torch.linalg.svdvals(F - F.mean(0) if center else F)
-    assert_close(linear_spectrum(F, center=center).eigenvalues, sigma.square() / n, scale=10)
+    sigma = torch.linalg.svdvals(F)
+    assert_close(linear_spectrum(F).eigenvalues, sigma.square() / n, scale=10)
 
 
 @pytest.mark.spec("3.P23")
@@ -115,7 +112,7 @@ def test_ties_are_spread_evenly(normal):
 
     def curve(vectors):
         groups = ((0, 1), (1, 4), (4, 5))
-        spectrum = kernel.KernelSpectrum(values / 7, vectors * 7**0.5, 5, groups, True, False)
+        spectrum = kernel.KernelSpectrum(values / 7, vectors * 7**0.5, 5, groups, True)
         return cumulative_power(spectrum, y).curve
 
     def raw_curve(vectors):  # in the basis of the solver
@@ -170,7 +167,7 @@ def test_kta_is_a_functional_of_spectrum_and_power(normal, d):
     scale = torch.linalg.vector_norm(spectrum.eigenvalues) * (targets @ targets.T).norm()
     curve = cumulative_power(spectrum, targets).curve[1 : len(gaps) + 1]
     assert_close(targets.square().sum() * (gaps @ curve) / scale, expected)
-    centered = linear_spectrum(F, center=True)
+    centered = linear_spectrum(F - F.mean(0))
     biased = kernel.linear_cka(F, targets, debiased=False)
     assert_close(aligned_share(centered, targets - targets.mean(0)), biased)
 
@@ -180,7 +177,7 @@ def test_participation_ratio_and_modes_to_reach(normal):
     assert_close(kernel.participation_ratio(torch.eye(5).double()), 5.0)
     assert_close(kernel.participation_ratio(torch.ones(5, 5).double()), 1.0)
     K = kernel.gram(normal(8, 4) + 3)
-    eta = kernel_spectrum(K, center=True).eigenvalues
+    eta = kernel_spectrum(double_center(K)).eigenvalues
     ratio = kernel.participation_ratio(K, center=True)
     assert_close(ratio, eta.sum().square() / eta.square().sum(), scale=10)
     curve = torch.tensor([0.0, 0.5, 0.75, 0.95, 1.0], dtype=torch.float64)
@@ -215,20 +212,20 @@ def test_few_modes_of_a_small_problem(normal):
     assert_close(cumulative_power(beyond, targets).curve, whole.curve)
 
 
-def test_curves_per_class_average_to_the_curve_of_all(normal):
+def test_curves_of_classes_average_to_the_curve_of_all(normal):
     K = kernel.gram(normal(12, 4))
-    single = cumulative_power(K, LABELS, per_class=True)
-    assert single.curve.shape == (13, 3)
-    assert_close(single.curve.mean(1), cumulative_power(K, LABELS).curve)  # balanced classes
-    assert_close(single.null_power, 1 - single.curve[4])
-    empty = torch.cat([Y, torch.zeros(12, 1).double()], 1)
-    assert cumulative_power(K, empty, per_class=True).curve[:, 3].isnan().all()
+    single = [cumulative_power(K, Y[:, [label]]).curve for label in range(3)]
+    whole = cumulative_power(K, LABELS)
+    assert_close(torch.stack(single).mean(0), whole.curve)  # balanced classes
+    assert_close(whole.null_power, 1 - whole.curve[4])
 
 
-def test_a_constant_target_is_legal_until_it_is_centered(normal):
+def test_a_constant_target_is_legal_and_zeros_are_not(normal):
     F, constant = normal(8, 3), torch.full((8, 1), 0.3).double()
     assert cumulative_power(linear_spectrum(F), constant).curve.isfinite().all()
-    assert cumulative_power(linear_spectrum(F, center=True), constant).curve.isnan().all()
+    undefined = cumulative_power(linear_spectrum(F), 0 * constant)
+    assert undefined.curve.isnan().all()
+    assert undefined.null_power.isnan()
 
 
 def test_zero_kernel_has_rank_zero_and_a_straight_curve():
@@ -236,8 +233,7 @@ def test_zero_kernel_has_rank_zero_and_a_straight_curve():
     assert result.rank == 0
     assert_close(result.curve, np.arange(5) / 4)
     assert_close(result.null_power, 1.0)
-    constant = linear_spectrum(torch.full((4, 2), 0.1), center=True)
-    assert constant.rank == 0
+    assert linear_spectrum(torch.zeros(4, 2)).rank == 0
 
 
 def test_modes_of_the_null_space_do_not_count(generator):

@@ -115,24 +115,22 @@ def linear_spectrum(features):
     return modes(gram(features))[0][: min(features.shape)]
 
 
-def cumulative_power(kernel, targets, per_class=False):
+def cumulative_power(kernel, targets):
     eta, vectors = modes(kernel)
     n = len(kernel)
-    total = (targets**2).sum(0)
-    power = np.array([[(vector @ column) ** 2 for column in targets.T] for vector in vectors])
-    if not per_class:
-        power, total = power.sum(1, keepdims=True), total.sum(keepdims=True)
+    total = (targets**2).sum()
+    power = np.array([sum((vector @ column) ** 2 for column in targets.T) for vector in vectors])
     start = 0
     while start < n:
         end = start + 1
         while end < n and eta[end - 1] - eta[end] <= RESOLUTION * eta[0]:
             end += 1
-        power[start:end] = power[start:end].mean(0)
+        power[start:end] = power[start:end].mean()
         start = end
-    curve = np.zeros((n + 1, power.shape[1]))
+    curve = np.zeros(n + 1)
     for rho in range(1, n + 1):
         curve[rho] = curve[rho - 1] + power[rho - 1] / total
-    return curve if per_class else curve[:, 0]
+    return curve
 
 
 def modes_to_reach(curve, share=0.95):
@@ -235,7 +233,6 @@ REFERENCES = {
     "kernel_spectrum": kernel_spectrum,
     "linear_spectrum": linear_spectrum,
     "cumulative_power": cumulative_power,
-    "cumulative_power.per_class": cumulative_power,
     "modes_to_reach": modes_to_reach,
     "power_area": power_area,
     "power_evenness": power_evenness,

@@ -34,19 +34,16 @@ SPECTRAL_LAWS = {
         invariances=(("permute_rows", "features"), ("rotate_columns", "features")),
         scale=_largest,
     ),
-    **{
-        f"cumulative_power{suffix}": Law(
-            inputs={"kernel": "gram", "targets": "targets"},
-            invariances=(
-                ("permute_rows_and_columns", "kernel", "targets"),
-                ("scale", "kernel"),
-                ("scale", "targets"),
-                ("negate", "targets"),
-                *(() if suffix else (("rotate_columns", "targets"),)),
-            ),
-        )
-        for suffix in ("", ".per_class")
-    },
+    "cumulative_power": Law(
+        inputs={"kernel": "gram", "targets": "targets"},
+        invariances=(
+            ("permute_rows_and_columns", "kernel", "targets"),
+            ("scale", "kernel"),
+            ("scale", "targets"),
+            ("negate", "targets"),
+            ("rotate_columns", "targets"),
+        ),
+    ),
     "modes_to_reach": Law(inputs=CURVE),
     "power_area": Law(inputs=CURVE),
     "power_evenness": Law(inputs=CURVE),

@@ -17,7 +17,6 @@ from theodolite.checks import (
 from theodolite.errors import DomainError
 from theodolite.linalg import (
     array_function,
-    center_columns,
     double,
     double_center,
     eigenvalue_groups,
@@ -53,7 +52,6 @@ class KernelSpectrum:
     rank: int  # of the listed eigenvalues, those above the noise
     groups: tuple[tuple[int, int], ...]  # eigenspaces: start and end of equal eigenvalues
     complete: bool
-    centered: bool
 
     @property
     def count(self) -> int:
@@ -62,9 +60,7 @@ class KernelSpectrum:
 
 
 @array_function
-def kernel_spectrum(
-    gram: Float[Tensor, "n n"], count: int | None = None, center: bool = False
-) -> KernelSpectrum:
+def kernel_spectrum(gram: Float[Tensor, "n n"], count: int | None = None) -> KernelSpectrum:
     r"""Eigenvalues and eigenfunctions of a kernel given by its matrix.
 
     .. math:: \eta_\rho = \lambda_\rho / n, \qquad \phi_\rho(x^\mu) = \sqrt n\,u_{\rho\mu},
@@ -81,7 +77,6 @@ def kernel_spectrum(
     Args:
         gram: :math:`K`, symmetric positive semi-definite.
         count: number of leading modes; an iterative solver finds them if that is cheaper.
-        center: decompose :math:`HKH`; the paper does not centre.
 
     Returns:
         Eigenvalues, largest first, and eigenfunctions.
@@ -98,11 +93,11 @@ def kernel_spectrum(
         [canatar2022], Eq. (1).
     """
     require_grams("call linear_spectrum", gram=gram)
-    return gram_modes(gram, count, center)
+    return gram_modes(gram, count)
 
 
 @array_function
-def linear_spectrum(features: Float[Tensor, "n d"], center: bool = False) -> KernelSpectrum:
+def linear_spectrum(features: Float[Tensor, "n d"]) -> KernelSpectrum:
     r"""Eigenvalues and eigenfunctions of a linear kernel, from the features' smaller side.
 
     .. math:: \eta_\rho = \sigma_\rho(F)^2 / n, \qquad \phi_\rho = \sqrt n\,u_\rho,
@@ -118,7 +113,6 @@ def linear_spectrum(features: Float[Tensor, "n d"], center: bool = False) -> Ker
 
     Args:
         features: :math:`F`, one row per example.
-        center: decompose the kernel of the centred features; the paper does not centre.
 
     Returns:
         Eigenvalues, largest first, and eigenfunctions.
@@ -138,26 +132,20 @@ def linear_spectrum(features: Float[Tensor, "n d"], center: bool = False) -> Ker
     require_nonempty(features=features)
     require_finite(features=features)
     n, eps = len(features), eps_of(features)
-    F = center_columns(double(features)) if center else double(features)
-    left, sigma, _ = thin_svd(F)
-    noise = _noise(max(features.shape), eps) * sigma.max()
-    kept = (sigma > noise) & ~vanishes_when_centered(F, double(features), eps)
+    left, sigma, _ = thin_svd(double(features))
+    kept = sigma > _noise(max(features.shape), eps) * sigma.max()
     eta = torch.where(kept, sigma, torch.zeros_like(sigma)).square() / n
     groups = _eigenspaces(sigma[kept], eps)
-    return KernelSpectrum(eta, left * n**0.5, int(kept.sum()), groups, True, center)
+    return KernelSpectrum(eta, left * n**0.5, int(kept.sum()), groups, True)
 
 
 def gram_modes(
-    gram: Float[Tensor, "n n"],
-    count: int | None = None,
-    center: bool = False,
-    name: str = "gram",
+    gram: Float[Tensor, "n n"], count: int | None = None, name: str = "gram"
 ) -> KernelSpectrum:
     """The spectrum of a symmetric matrix of any dtype, in float64."""
     n, eps = len(gram), eps_of(gram)
     unit = safe_scale(gram)  # squares of its entries neither overflow nor vanish
-    raw = double(gram) / unit
-    K = double_center(raw) if center else raw
+    K = double(gram) / unit
     if count is None:
         values, vectors = symmetric_eigen(K)
     else:
@@ -170,11 +158,11 @@ def gram_modes(
             f"{values.min().item() * unit:.3g} next to {values.max().item() * unit:.3g}; "
             "pass a kernel, e.g. features @ features.T"
         )
-    kept = (values > _noise(n, eps) * peak) & ~vanishes_when_centered(K, raw, eps)
+    kept = values > _noise(n, eps) * peak
     groups = _eigenspaces(values[kept], eps)
     eta = torch.where(kept, values, torch.zeros_like(values)) / n * unit
     complete = len(values) == n or len(values) > int(kept.sum())
-    return KernelSpectrum(eta, vectors * n**0.5, int(kept.sum()), groups, complete, center)
+    return KernelSpectrum(eta, vectors * n**0.5, int(kept.sum()), groups, complete)
 
 
 def _noise(size: int, eps: float) -> float:
@@ -269,8 +257,8 @@ _SLACK = 1e-5  # rounding of curves that were kept in float32
 class CumulativePower:
     """Share of the target's power in the first modes, from no mode to all listed modes."""
 
-    curve: Float[Tensor, "*modes"]  # (modes + 1,), or (modes + 1, c) per class; starts at 0
-    null_power: Float[Tensor, "*c"]  # outside the kernel's range; nan if not all modes are known
+    curve: Float[Tensor, " m"]  # one entry more than modes; starts at 0
+    null_power: Float[Tensor, ""]  # outside the kernel's range; nan if not all modes are known
     rank: int
 
 
@@ -278,7 +266,6 @@ class CumulativePower:
 def cumulative_power(
     kernel: Float[Tensor, "n n"] | KernelSpectrum,
     targets: Integer[Tensor, " n"] | Shaped[Tensor, "n c"],
-    per_class: bool = False,
 ) -> CumulativePower:
     r"""Share of the target that lies in the leading eigenmodes of a kernel.
 
@@ -292,17 +279,16 @@ def cumulative_power(
 
     For features pass a spectrum from :func:`linear_spectrum`. A :func:`kernel_spectrum` with
     ``count=`` gives the start of the curve. It is exact, except inside an eigenspace that the cut
-    divides. With a centred spectrum the targets are centred too.
+    divides.
 
     Range: [0, 1], nondecreasing.
     Invariant to: scaling of either argument; orthogonal maps of the targets' columns; a joint
         permutation of examples.
-    Undefined (``nan``): targets are zero (after centring, up to rounding).
+    Undefined (``nan``): targets are zero.
 
     Args:
         kernel: a Gram matrix :math:`K`, or a spectrum.
         targets: integer class labels, or a matrix with one target vector per row.
-        per_class: one curve per target column instead of their sum.
 
     Returns:
         The curve from zero modes to all modes, and the rank of the kernel.
@@ -323,22 +309,15 @@ def cumulative_power(
         as the text uses it.
     """
     spectrum = _spectrum_of(kernel)
-    raw = unit_peak(target_matrix(targets))
-    require_same_length(kernel=spectrum.eigenfunctions, targets=raw)
-    Y = center_columns(raw) if spectrum.centered else raw
+    Y = unit_peak(target_matrix(targets))
+    require_same_length(kernel=spectrum.eigenfunctions, targets=Y)
     phi = double(spectrum.eigenfunctions.detach())[:, : spectrum.rank]
-    power = (phi.mT @ Y).square() / len(Y)
-    total = Y.square().sum(0)
-    defined = torch.linalg.vector_norm(Y, dim=0) > 8 * eps_of(targets, raw) * raw.norm(dim=0)
-    if not per_class:
-        power, total = power.sum(1, keepdim=True), total.sum(0, keepdim=True)
-        defined = ~vanishes_when_centered(Y, raw, eps_of(targets, raw)).unsqueeze(0)
+    total = Y.square().sum()
+    defined = total > 0
+    power = (phi.mT @ Y).square().sum(1) / len(Y)
     shares = power / torch.where(defined, total, torch.ones_like(total))
     curve, null = _curve(_even(shares, spectrum), spectrum)
-    curve, null = nan_unless(defined.expand_as(curve), curve), nan_unless(defined, null)
-    if not per_class:
-        curve, null = curve.squeeze(1), null.squeeze(0)
-    return CumulativePower(curve, null, spectrum.rank)
+    return CumulativePower(nan_unless(defined, curve), nan_unless(defined, null), spectrum.rank)
 
 
 def _spectrum_of(kernel: Tensor | KernelSpectrum) -> KernelSpectrum:
@@ -349,26 +328,25 @@ def _spectrum_of(kernel: Tensor | KernelSpectrum) -> KernelSpectrum:
     return gram_modes(kernel.detach(), name="kernel")
 
 
-def _even(shares: Float[Tensor, "r k"], spectrum: KernelSpectrum) -> Float[Tensor, "r k"]:
+def _even(shares: Float[Tensor, " r"], spectrum: KernelSpectrum) -> Float[Tensor, " r"]:
     """The power of every eigenspace spread evenly over its modes."""
     even = shares.clone()
     for a, b in spectrum.groups:
         if b - a > 1:
-            even[a:b] = shares[a:b].mean(0, keepdim=True)
+            even[a:b] = shares[a:b].mean()
     return even
 
 
 def _curve(
-    shares: Float[Tensor, "r k"], spectrum: KernelSpectrum
-) -> tuple[Float[Tensor, "m k"], Float[Tensor, " k"]]:
+    shares: Float[Tensor, " r"], spectrum: KernelSpectrum
+) -> tuple[Float[Tensor, " m"], Float[Tensor, ""]]:
     """Running sums, if possible with the null space, and the power in the null space."""
-    start = shares.new_zeros(1, shares.shape[1])
-    curve = torch.cat([start, shares.cumsum(0)])
+    curve = torch.cat([shares.new_zeros(1), shares.cumsum(0)])
     if not spectrum.complete:
         return curve, torch.full_like(curve[-1], torch.nan)
     null = (1 - curve[-1]).clamp(min=0)
     modes = spectrum.count - spectrum.rank
-    steps = torch.arange(1, modes + 1).to(curve).unsqueeze(1) / max(modes, 1)
+    steps = torch.arange(1, modes + 1).to(curve) / max(modes, 1)
     return torch.cat([curve, curve[-1] + null * steps]), null
 
 
