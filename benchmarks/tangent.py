@@ -187,7 +187,7 @@ def profile(name: str, device: str, both: bool = False) -> None:
         kernel = KernelBlock(torch.empty(shape, device=device), "full")
         total = 0.0
         for layer in engine.layers:
-            index = engine.group_indices(layer)[0]
+            index = engine.group_indices[layer][0]
             group_plan, factors = plan.group_plans[index], collected.factors[index]
             times = {}
             for route in routes(group_plan, factors, both):

@@ -309,7 +309,7 @@ def test_what_is_kept_of_a_pass_does_not_hold_more_than_itself():
     engine, data = engine_of(AtOnePosition(), torch.randn(5, 9, 4))
     block = ExampleBlock(slice(0, 5), data.batches)
     collected = engine.collect(block, engine.plan(5, 5, True, 2))
-    (index,) = engine.group_indices("head")
+    (index,) = engine.group_indices["head"]
     for kept in (collected.outputs, collected.factors[index].inputs):
         assert kept.untyped_storage().nbytes() == kept.numel() * kept.element_size()
 

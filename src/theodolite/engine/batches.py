@@ -287,8 +287,8 @@ def _items(data: Any, batch_fn: Callable[[Any], Batch] | None, limit: int | None
         collate = default_collate if batch_fn is None else _collated_or_listed
         return DataLoader(few, batch_size=BATCH_SIZE, collate_fn=collate)
     if batch_fn is not None:
-        return data if isinstance(data, Iterable) and not _is_one(data) else [data]
-    if _is_one(data):
+        return data if isinstance(data, Iterable) and not _is_one_batch(data) else [data]
+    if _is_one_batch(data):
         return [data]
     if isinstance(data, Iterable):
         return _gathered(data, limit)
@@ -344,20 +344,23 @@ def _is_example(item: Any) -> bool:
     if isinstance(item, Mapping):
         for key in TARGET_KEYS:
             if key in item:
-                return _is_single(item[key])
+                return _is_one_number(item[key])
         values = list(item.values())
         plain = [v for v in values if isinstance(v, (list, str))]
-        return len(values) > 0 and len(plain) == len(values) and all(map(_is_flat, values))
-    return isinstance(item, (tuple, list)) and len(item) == 2 and _is_single(item[1])
+        return (
+            len(values) > 0 and len(plain) == len(values) and all(map(_is_text_or_numbers, values))
+        )
+    return isinstance(item, (tuple, list)) and len(item) == 2 and _is_one_number(item[1])
 
 
-def _is_single(value: Any) -> bool:
+def _is_one_number(value: Any) -> bool:
     if isinstance(value, Tensor):
         return value.dim() == 0
     return isinstance(value, (bool, int, float, str, np.generic))
 
 
-def _is_flat(value: Any) -> bool:
+def _is_text_or_numbers(value: Any) -> bool:
+    """Whether a value is a word, or a list of numbers rather than of lists."""
     return isinstance(value, str) or (len(value) > 0 and isinstance(value[0], (int, float)))
 
 
@@ -368,7 +371,7 @@ def _stacked(examples: list[Any]) -> Any:
         inputs, targets = (list(part) for part in zip(*examples, strict=True))
         if isinstance(first[0], Mapping):
             return _stacked(inputs), _column("targets", targets)
-        if isinstance(first[0], (tuple, list)) and not _is_flat(first[0]):
+        if isinstance(first[0], (tuple, list)) and not _is_text_or_numbers(first[0]):
             columns = tuple(_column("inputs", list(part)) for part in zip(*inputs, strict=True))
             return columns, _column("targets", targets)
         return _column("inputs", inputs), _column("targets", targets)
@@ -426,7 +429,7 @@ def _column(name: str, values: list[Any]) -> Any:
     )
 
 
-def _is_one(data: Any) -> bool:
+def _is_one_batch(data: Any) -> bool:
     """Whether the data are one batch; a list never is, since it may hold two batches."""
     if isinstance(data, list):
         _require_batches(data)

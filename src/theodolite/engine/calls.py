@@ -1,9 +1,11 @@
 """One call of a torch function for a rule, and the structures that its gradient can have.
 
 Arguments and results are nested lists, tuples and dictionaries: :func:`leaves`, :func:`map_leaves`.
-There are n examples, T positions, C rows and D columns. A structure says how the gradient of an
-output at the call's result becomes the gradient of each example with respect to the tensor. A pass
-makes hundreds of these objects: they are not frozen, because that takes longer.
+Their tensors have an :class:`Axis` of examples. A :class:`Call` has all of this for one tensor with
+a gradient. Its rule returns a structure: :class:`Outer`, :class:`Lookup` or :class:`Dense`. It says
+how the gradient of an output at the call's result becomes the gradient of each example with respect
+to the tensor. There are n examples, T positions, C rows and D columns. A pass makes hundreds of
+these objects: they are not frozen, because that takes longer.
 """
 
 from collections import OrderedDict
@@ -33,80 +35,6 @@ class CannotSplitError(CaptureError):
 
 class WrongGradientError(CannotSplitError):
     """The result for a batch differs from plain autograd."""
-
-
-@dataclass(slots=True)
-class Axis:
-    """An axis of examples."""
-
-    index: int  # position of the axis
-    # For several parts of every example, such as the positions of attention's (positions x
-    # examples, width): whether examples come last in the flattened axis.
-    examples_fastest: bool = False
-
-
-def find_axis(one: Tensor | None, tensor: Tensor, examples: int) -> Axis | None:
-    """The axis of examples, found by comparison with a run of one example.
-
-    It is the axis whose length has grown; :func:`find_orders` finds the order of several parts of
-    every example. Without such a run it is the first axis of a matching length.
-    """
-    if examples == 1:
-        return None
-    if tensor.is_nested:
-        return Axis(0)
-    shape = tensor.shape
-    if one is None or one.dim() != len(shape):
-        exact = (Axis(k) for k, size in enumerate(shape) if size == examples)
-        fits = bool(shape) and shape[0] > 0 and shape[0] % examples == 0
-        return next(exact, Axis(0) if fits else None)
-    for index, (single, size) in enumerate(zip(one.shape, shape, strict=True)):
-        if single != size and single * examples == size:
-            return Axis(index)
-    return None
-
-
-def find_orders(
-    pairs: Sequence[tuple[Tensor, Tensor]], axes: Sequence[Axis | None], examples: int, row: int
-) -> None:
-    """Find the order of the parts of every example along axes with several of them.
-
-    Args:
-        pairs: Tensors of a call for a single example and for all.
-        axes: Their axes of examples.
-        examples: Number of examples.
-        row: Row of the single example in the batch.
-    """
-    found: list[Axis] = []
-    gaps: list[Tensor] = []
-    for (one, tensor), axis in zip(pairs, axes, strict=True):
-        if axis is None or one.dim() != tensor.dim() or one.shape[axis.index] == 1:
-            continue
-        rows = [split_examples(tensor, examples, Axis(axis.index, k))[row] for k in (False, True)]
-        if rows[0].shape != one.shape:  # other axes have changed too, for example longer sequences
-            continue
-        found.append(axis)
-        wanted = one.detach().double()
-        gaps += [torch.linalg.vector_norm(part.detach().double() - wanted, 1) for part in rows]
-    if found:
-        outer, inner = torch.stack(gaps).view(-1, 2).T.tolist()  # waits for the device once
-        for axis, before, after in zip(found, outer, inner, strict=True):
-            axis.examples_fastest = after < before
-
-
-def split_examples(tensor: Tensor, examples: int, axis: Axis | None) -> Tensor:
-    """Move examples to a new first axis; the other axes are as for a single example."""
-    if tensor.is_nested:  # missing positions become zeros, which change no sum
-        return torch.nested.to_padded_tensor(tensor, 0.0).unsqueeze(1)
-    if examples == 1:
-        return tensor.unsqueeze(0)
-    if axis is None:
-        raise CannotSplitError("a tensor without an axis of examples cannot be split")
-    if axis.index == 0 and tensor.shape[0] == examples:  # by far the most frequent case
-        return tensor.unsqueeze(1)
-    if axis.examples_fastest:
-        return torch.unflatten(tensor, axis.index, (-1, examples)).movedim(axis.index + 1, 0)
-    return torch.unflatten(tensor, axis.index, (examples, -1)).movedim(axis.index, 0)
 
 
 _DICTIONARIES = (dict, OrderedDict)
@@ -225,6 +153,85 @@ def function_name(function: Callable[..., Any]) -> str:
     if name == "__get__" and owner is not None:
         return str(getattr(owner, "__name__", name))
     return repr(function) if name is None else str(name)
+
+
+@dataclass(slots=True)
+class Axis:
+    """The axis of examples in a tensor.
+
+    It may hold several parts of every example. Attention, for instance, flattens k positions and n
+    examples to one axis of length k n.
+    """
+
+    index: int
+    examples_fastest: bool = False  # whether it is a flattened (k, n); otherwise (n, k)
+
+
+def find_axis(one: Tensor | None, tensor: Tensor, examples: int) -> Axis | None:
+    """The axis of examples; None if there is none, or only one example.
+
+    It is the axis that is longer than in the same tensor of a single example. Without that tensor
+    it is the first axis with one entry per example, or else the first axis if it can be divided.
+    :func:`find_orders` finds the order of several parts of every example.
+    """
+    if examples == 1:
+        return None
+    if tensor.is_nested:
+        return Axis(0)
+    shape = tensor.shape
+    if one is None or one.dim() != len(shape):
+        exact = (Axis(k) for k, size in enumerate(shape) if size == examples)
+        divisible = bool(shape) and shape[0] > 0 and shape[0] % examples == 0
+        return next(exact, Axis(0) if divisible else None)
+    for index, (single, size) in enumerate(zip(one.shape, shape, strict=True)):
+        if single != size and single * examples == size:
+            return Axis(index)
+    return None
+
+
+def find_orders(
+    pairs: Sequence[tuple[Tensor, Tensor]], axes: Sequence[Axis | None], examples: int, row: int
+) -> None:
+    """Set ``examples_fastest`` of axes with several parts of every example.
+
+    Both orders are tried. The right one gives the numbers of the single example.
+
+    Args:
+        pairs: Tensors of a call for a single example and for all.
+        axes: Their axes of examples.
+        examples: Number of examples.
+        row: Row of the single example in the batch.
+    """
+    undecided: list[Axis] = []
+    gaps: list[Tensor] = []
+    for (one, tensor), axis in zip(pairs, axes, strict=True):
+        if axis is None or one.dim() != tensor.dim() or one.shape[axis.index] == 1:
+            continue
+        rows = [split_examples(tensor, examples, Axis(axis.index, k))[row] for k in (False, True)]
+        if rows[0].shape != one.shape:  # other axes have changed too, for example longer sequences
+            continue
+        undecided.append(axis)
+        wanted = one.detach().double()
+        gaps += [torch.linalg.vector_norm(part.detach().double() - wanted, 1) for part in rows]
+    if undecided:
+        slowest, fastest = torch.stack(gaps).view(-1, 2).T.tolist()  # waits for the device once
+        for axis, gap, gap_if_fastest in zip(undecided, slowest, fastest, strict=True):
+            axis.examples_fastest = gap_if_fastest < gap
+
+
+def split_examples(tensor: Tensor, examples: int, axis: Axis | None) -> Tensor:
+    """Move examples to a new first axis; the other axes are as for a single example."""
+    if tensor.is_nested:  # missing positions become zeros, which change no sum
+        return torch.nested.to_padded_tensor(tensor, 0.0).unsqueeze(1)
+    if examples == 1:
+        return tensor.unsqueeze(0)
+    if axis is None:
+        raise CannotSplitError("a tensor without an axis of examples cannot be split")
+    if axis.index == 0 and tensor.shape[0] == examples:  # by far the most frequent case
+        return tensor.unsqueeze(1)
+    if axis.examples_fastest:
+        return torch.unflatten(tensor, axis.index, (-1, examples)).movedim(axis.index + 1, 0)
+    return torch.unflatten(tensor, axis.index, (examples, -1)).movedim(axis.index, 0)
 
 
 @dataclass(slots=True)

@@ -87,7 +87,7 @@ class Collector(ABC):
         """The factors of all examples; None if no gradient has arrived."""
 
 
-def _filled(use: Use, given: ResultGrads) -> tuple[Tensor, ...]:
+def _zero_filled(use: Use, given: ResultGrads) -> tuple[Tensor, ...]:
     """Gradients at the results of a call, with zeros for None."""
     like = use.origin.tensor
     return tuple(
@@ -103,7 +103,7 @@ def _joined_output_grads(
     parts = []
     for use, given in zip(uses, gradients, strict=True):
         assert isinstance(use.structure, (Outer, Lookup))
-        parts.append(use.structure.to_output_grads(*_filled(use, given)))
+        parts.append(use.structure.to_output_grads(*_zero_filled(use, given)))
     return joined(parts, 2)
 
 
@@ -144,9 +144,9 @@ class _PositionCollector(Collector):
         """Copy output gradients into place; this is their only copy."""
         if any(given[0] is not None for given in gradients):
             output_grads = _joined_output_grads(self._uses, gradients)
-            self._place(range(output, output + 1), output_grads.unsqueeze(1))
+            self._store(range(output, output + 1), output_grads.unsqueeze(1))
 
-    def _place(self, outputs: range, output_grads: Float[Tensor, "m k C T"]) -> None:
+    def _store(self, outputs: range, output_grads: Float[Tensor, "m k C T"]) -> None:
         kept, length = self._output_grads, output_grads.shape[3]
         if kept is None:
             kept = self.sizes.zeros(self.sizes.output_count, *output_grads.shape[2:])
@@ -171,8 +171,8 @@ class LookupCollector(_PositionCollector):
         self._tokens = _padded(self._tokens, 1, length, -1)
         self._tokens[span, :length] = tokens
 
-    def _place(self, outputs: range, output_grads: Float[Tensor, "m k C T"]) -> None:
-        super()._place(outputs, scaled(output_grads, self._uses[0].origin.scale))
+    def _store(self, outputs: range, output_grads: Float[Tensor, "m k C T"]) -> None:
+        super()._store(outputs, scaled(output_grads, self._uses[0].origin.scale))
 
     def factors(self) -> LookupFactors | None:
         """Tokens and output gradients."""
@@ -222,7 +222,7 @@ class OuterCollector(_PositionCollector):
         if len(outputs) == self.sizes.output_count and len(output_grads) == self.sizes.examples:
             self._output_grads = output_grads.to(self.sizes.dtype).contiguous()
         else:
-            self._place(outputs, output_grads)
+            self._store(outputs, output_grads)
 
     def factors(self) -> OuterFactors | None:
         """Inputs with output gradients."""
@@ -296,11 +296,11 @@ class FormingCollector(Collector):
         for number, part in enumerate(columns):
             with without_autocast(self.sizes.device):
                 product = output_grads.flatten(1, 2) @ part.mT
-            self._put(number, outputs, product.view(*output_grads.shape[:3], -1))
+            self._store(number, outputs, product.view(*output_grads.shape[:3], -1))
         if self.group.bias is not None:
-            self._put(number + 1, outputs, output_grads.sum(3, keepdim=True))
+            self._store(number + 1, outputs, output_grads.sum(3, keepdim=True))
 
-    def _put(self, number: int, outputs: range, values: Float[Tensor, "m k C D"]) -> None:
+    def _store(self, number: int, outputs: range, values: Float[Tensor, "m k C D"]) -> None:
         if len(self._gradients) == number:
             zeros = self.sizes.zeros(self.sizes.output_count, *values.shape[2:])
             self._gradients.append(zeros)
@@ -349,9 +349,10 @@ class DenseCollector(Collector):
             limit = self.sizes.waiting_bytes
             rows = use_gradients(use, given, self._parameter, self.group.needs_pull_back, limit)
             rows = rows.reshape(len(rows), -1)  # scalars too
-            self._space(rows.shape[1])[self._span, output] += rows.to(self.sizes.dtype)
+            self._all_gradients(rows.shape[1])[self._span, output] += rows.to(self.sizes.dtype)
 
-    def _space(self, entries: int) -> Tensor:
+    def _all_gradients(self, entries: int) -> Tensor:
+        """The gradients of all examples, zeros at first."""
         if self._gradients is None:
             self._gradients = self.sizes.zeros(self.sizes.output_count, entries)
         return self._gradients
@@ -368,12 +369,12 @@ class DenseCollector(Collector):
             rows = _joint_example_gradients(use.structure, given)
             rows = rows.reshape(*rows.shape[:2], -1).transpose(0, 1)
             rows = scaled(rows, use.origin.scale).to(self.sizes.dtype)
-            target = self._space(rows.shape[2])[self._span, outputs.start : outputs.stop]
+            target = self._all_gradients(rows.shape[2])[self._span, outputs.start : outputs.stop]
             target.add_(rows)
 
-    def put(self, example: int, output: int, gradient: Tensor) -> None:
+    def store(self, example: int, output: int, gradient: Tensor) -> None:
         """Take the gradient of one output of one example unchanged."""
-        self._space(gradient.numel())[example, output] = gradient.flatten()
+        self._all_gradients(gradient.numel())[example, output] = gradient.flatten()
 
     def factors(self) -> DenseFactors | None:
         """The gradients."""
@@ -459,7 +460,7 @@ def use_gradients(
     back, at most ``limit`` bytes at a time.
     """
     origin, structure = use.origin, use.structure
-    filled = _filled(use, given)
+    filled = _zero_filled(use, given)
     example_gradients: Callable[[Any], Tensor] = structure.example_gradients
     rows = example_gradients(filled if len(filled) > 1 else filled[0])
     if isinstance(structure, Dense) and structure.own_rows:  # parts are always pulled back

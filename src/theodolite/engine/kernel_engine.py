@@ -60,16 +60,12 @@ class Collected:
     """Factors of one block of examples."""
 
     span: slice  # the examples, as indices of the data
-    # One entry per group; None if all gradients are zero, or after release.
+    # One entry per group; None if all gradients are zero, or after its last contraction.
     factors: list[Factors | None]
     outputs: Tensor  # the differentiated outputs, (n, c), detached
     weighted_gradient: dict[str, Tensor]  # parameter -> gradient of the weighted sum of all outputs
     # Batches with checked rows; kernels or gradients are compared later.
     checked_batches: list[CheckedBatch] = field(default_factory=list)
-
-    def release(self, group: int) -> None:
-        """Release the factors of a group after its last contraction."""
-        self.factors[group] = None
 
 
 @dataclass
@@ -114,12 +110,9 @@ class KernelEngine:
 
         return sorted(self.layer_parameters, key=first_use)
 
-    def group_indices(self, layer: str) -> list[int]:
-        """Indices of the groups that a layer owns."""
-        return self._owned_groups[layer]
-
     @cached_property
-    def _owned_groups(self) -> dict[str, list[int]]:
+    def group_indices(self) -> dict[str, list[int]]:
+        """Layer -> indices of the groups that it owns."""
         indices = {group.parameter: index for index, group in enumerate(self.groups)}
         return {
             layer: sorted(indices[name] for name in set(names) if name in indices)
@@ -133,7 +126,7 @@ class KernelEngine:
         The comparison of a layer's kernel could miss an error in a small group, so these groups are
         also compared by themselves.
         """
-        layers = self._owned_groups.values()
+        layers = self.group_indices.values()
         single = {groups[0] for groups in layers if len(groups) == 1}
         return sorted({index for groups in layers for index in groups} - single)
 
@@ -157,29 +150,30 @@ class KernelEngine:
     def split_by_layers(
         self, left: int, right: int, symmetric: bool
     ) -> "list[tuple[KernelEngine, Plan]]":
-        """Split the layers over several engines if factors of all do not fit for all examples.
+        """Divide the layers among several engines, if the factors of all layers do not fit.
 
-        Small blocks would need many short passes. The backward passes of an engine end at its
-        earliest layer. Returns only this engine if everything fits, or if no split helps.
+        The other way to save memory, small blocks of examples, would need many short passes. The
+        backward passes of an engine end at its earliest layer. Only this engine is returned if all
+        factors of all examples fit, or if no division helps.
         """
         plan = self.plan(left, right, symmetric, len(self.layers))
         examples = max(left, right)
         if plan.block_size >= examples or self.fallback is not None:
             return [(self, plan)]
         for count in range(2, len(self.layers) + 1):
-            found = [self._of_layers(names) for names in self._shared_out(plan, count)]
+            found = [self._of_layers(names) for names in self._layer_parts(plan, count)]
             plans = [part.plan(left, right, symmetric, len(self.layers)) for part in found]
             if all(part.block_size >= examples for part in plans):
                 return list(zip(found, plans, strict=True))
         return [(self, plan)]
 
-    def _shared_out(self, plan: Plan, count: int) -> list[list[str]]:
-        """Layers in this number of parts, or fewer, with about equal memory."""
+    def _layer_parts(self, plan: Plan, count: int) -> list[list[str]]:
+        """Neighbouring layers in this number of parts or fewer, with about equal memory."""
         total = sum(group_plan.numbers for group_plan in plan.group_plans) / count
         parts: list[list[str]] = [[]]
         kept = 0
         for layer in self.layers:
-            own = sum(plan.group_plans[index].numbers for index in self.group_indices(layer))
+            own = sum(plan.group_plans[index].numbers for index in self.group_indices[layer])
             if parts[-1] and kept + own / 2 > total * len(parts):
                 parts.append([])
             parts[-1].append(layer)
@@ -187,6 +181,7 @@ class KernelEngine:
         return parts
 
     def _of_layers(self, names: Sequence[str]) -> "KernelEngine":
+        """The same engine for some of its layers."""
         layers = {name: own for name, own in self.layer_parameters.items() if name in set(names)}
         wanted = {parameter for own in layers.values() for parameter in own}
         groups = [group for group in self.groups if wanted & set(group.parameters)]
@@ -258,7 +253,7 @@ class KernelEngine:
                 index = block.span.start + example
                 require_finite_gradients(all_finite(found.values()), [index])
                 for name, gradient in found.items():
-                    collectors[name].put(example, output, gradient)
+                    collectors[name].store(example, output, gradient)
             rows.append(outputs.detach())
         factors = [collector.factors() for collector in collectors.values()]
         total: dict[str, Tensor] = {}
@@ -274,7 +269,7 @@ class KernelEngine:
         """Overwrite a block with the kernel of one layer; a symmetric block has no right side."""
         symmetric = right is None
         right = left if right is None else right
-        indices = self.group_indices(layer)
+        indices = self.group_indices[layer]
         groups = [plan.group_plans[index] for index in indices]
         rows = self.output_count if self.mode == "full" else 1  # per example
         stripe = stripe_size(groups, len(left.outputs), rows, self.device)
@@ -304,7 +299,7 @@ def prepare(
     """
     inner = unwrap(model)
     require_fixed_mode(inner)
-    ownership = _restricted(own_parameters(inner, options.layers, options.params))
+    ownership = _of_selected_layers(own_parameters(inner, options.layers, options.params))
     choice = resolve_outputs(options.outputs)
     readout = resolve_readout(options.readout)
     recorder = ModelRecorder(inner, ownership, readout, choice, ExampleCheck(options.check))
@@ -327,8 +322,8 @@ def prepare(
     return KernelEngine(recorder, layers, groups, single_run, dtype, device, options, fallback)
 
 
-def _restricted(ownership: Ownership) -> Ownership:
-    """Record only parameters of selected layers."""
+def _of_selected_layers(ownership: Ownership) -> Ownership:
+    """The same without parameters of other layers, whose uses need not be recorded."""
     wanted = {name for names in ownership.layers.values() for name in names}
     parameters = {name: p for name, p in ownership.parameters.items() if name in wanted}
     return replace(ownership, parameters=parameters)
@@ -349,11 +344,12 @@ def _add_passes(
         collector.begin(rows, [run.uses[index] for index in collector.group.uses])
     wanted = frozenset(index for collector in collectors for index in collector.group.uses)
     size = _outputs_per_pass(plan, run)
-    at_once = row_weights if size == run.outputs.shape[1] else None
-    joint = _add_joint_passes(recorder, collectors, run, size, wanted, at_once)
-    if row_weights is not None and not (joint and at_once):
+    # A single joint pass of all outputs also makes the second pass of the check of rows.
+    joint_check = row_weights if size == run.outputs.shape[1] else None
+    added = _add_joint_passes(recorder, collectors, run, size, wanted, joint_check)
+    if row_weights is not None and not (added and joint_check):
         check_rows(recorder, run, row_weights)
-    if not joint:
+    if not added:
         for output, gradients in run.passes(keep_graph, wanted):
             for collector in collectors:
                 collector.add(output, [gradients[index] for index in collector.group.uses])
@@ -370,13 +366,15 @@ def _add_joint_passes(
     wanted: frozenset[int],
     row_weights: RowWeights | None,
 ) -> bool:
-    """Make passes of several outputs at a time; return False if the model does not allow it.
+    """Pass gradients of several outputs at a time to the collectors; return whether they have them.
 
-    The first pass decides. Once its gradients are added, an error is passed on. If it has all
-    outputs, the second pass of the check of rows is a part of it.
+    They have none if a pass takes one output, or if torch cannot vectorise the first joint pass. An
+    error of a later pass is passed on. With ``row_weights`` rows are checked in the same pass.
     """
     count = run.outputs.shape[1]
-    for start in range(0, count if size > 1 else 0, size):
+    if size == 1:
+        return False
+    for start in range(0, count, size):
         outputs = range(start, min(start + size, count))
         extra_seed = None if row_weights is None else row_weights.second_seed
         try:
@@ -397,7 +395,7 @@ def _add_joint_passes(
         for collector in collectors:
             collector.add_joint(outputs, [together[index] for index in collector.group.uses])
         del arrived, by_use, together
-    return size > 1
+    return True
 
 
 def _weighted(weights: Tensor, gradients: Tensor) -> Tensor:

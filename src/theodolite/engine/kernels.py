@@ -247,12 +247,12 @@ def batched_or_one_by_one(
     batch_fn: Callable[[Any], Batch] | None = None,
     device: torch.device | str | None = None,
 ) -> Answer:
-    """Compute something with the examples of a batch together, or with one example at a time.
+    """Compute something with a prepared engine, in batches or with one example at a time.
 
     Examples are measured one at a time in two cases: the gradients of a batch cannot be divided
     among its examples, or the check finds a difference from single examples. The model is not
     changed. The arguments are those of :func:`tangent_kernels`; ``compute`` is a function of the
-    prepared engine and the batches of both sides.
+    engine and the batches of both sides.
     """
     require_check(options.check)
     require_model(model)
@@ -264,17 +264,17 @@ def batched_or_one_by_one(
         second = None
         if other is not None:
             second = BatchList.of(other, None, batch_fn, chosen, model=inner)
-        return _computed(inner, data, second, options, compute)
+        return _with_fallback(inner, data, second, options, compute)
 
 
-def _computed(
+def _with_fallback(
     model: nn.Module,
     data: BatchList,
     other: BatchList | None,
     options: EngineOptions,
     compute: Compute[Answer],
 ) -> Answer:
-    """Compute in batches or, after a failure, with one example at a time."""
+    """The same with data as batches, inside the conditions of a measurement."""
     sides = [data] if other is None else [data, other]
     recorder: ModelRecorder | None = None
 
@@ -400,7 +400,7 @@ class _KernelFilling:
         Factors take most memory. If the block is the whole kernel, each is released after its use.
         """
         engine, columns = self.engine, (right or left).span
-        uses = Counter(index for layer in engine.layers for index in engine.group_indices(layer))
+        uses = Counter(index for layer in engine.layers for index in engine.group_indices[layer])
         whole = right is None and len(left.outputs) == len(self._rows)
         for layer in engine.layers:
             kernel = self._kernel(layer)
@@ -408,10 +408,10 @@ class _KernelFilling:
             if self._symmetric and right is not None:
                 kernel.mirror_block(left.span, columns)
             counter.done(f"layer {layer}")
-            for index in engine.group_indices(layer) if whole else ():
+            for index in engine.group_indices[layer] if whole else ():
                 uses[index] -= 1
                 if uses[index] == 0:
-                    left.release(index)
+                    left.factors[index] = None
 
     def _kernel(self, layer: str) -> KernelBlock:
         """The kernel of a layer, allocated if it is not there yet."""
@@ -537,11 +537,11 @@ def tangent_features(
         check=check,
     )
     return batched_or_one_by_one(
-        model, inputs, options, _features_of, batch_fn=batch_fn, device=device
+        model, inputs, options, _tangent_features_of, batch_fn=batch_fn, device=device
     )
 
 
-def _features_of(
+def _tangent_features_of(
     engine: KernelEngine, data: BatchList, _other: BatchList | None = None
 ) -> TangentFeatures:
     """Features of a prepared computation, checked on some examples."""
@@ -746,7 +746,7 @@ def _vector_factors(
             engine, plan = prepared(fitting)
         (block,) = data.blocks(len(data), plan.batch_size)
         factors = engine.collect(block, plan).factors
-    own = {layer: factors[engine.group_indices(layer)[0]] for layer in fitting}
+    own = {layer: factors[engine.group_indices[layer][0]] for layer in fitting}
     return {
         layer: part
         for layer, part in own.items()
@@ -755,7 +755,7 @@ def _vector_factors(
 
 
 def _has_vectors(engine: KernelEngine, plan: Plan, layer: str) -> bool:
-    groups = [plan.group_plans[index] for index in engine.group_indices(layer)]
+    groups = [plan.group_plans[index] for index in engine.group_indices[layer]]
     return [(entry.group.kind, entry.route) for entry in groups] == [("outer", "hadamard")]
 
 
