@@ -107,7 +107,8 @@ def diverges(projections: LabelProjections, step_size: float) -> bool:
         step_size: :math:`\eta`, for half the sum of squares.
 
     Returns:
-        True if the loss grows without bound.
+        True if the loss does not converge. Along a direction with initial error it grows without
+        bound, or stays constant if the product is exactly 2.
 
     Raises:
         DomainError: If the step size is not positive and finite.
@@ -161,7 +162,7 @@ def require_convergence(projections: LabelProjections, step_size: float) -> None
         largest = float(projections.singular_values.max())
         raise DomainError(
             f"step_size: expected less than 2 / sigma_1^2 = {2 / largest**2:.4g}, got {step_size}; "
-            "gradient descent diverges and no count exists"
+            "gradient descent diverges, so no number of steps is enough; pass a smaller step_size"
         )
 
 
@@ -181,8 +182,8 @@ def gradient_descent_loss(
     .. math:: \|\Phi w_t - y\|^2 = \sum_i (1-\eta\sigma_i^2)^{2t}\,c_i^2
               + \|y\|^2 - \sum_i c_i^2 \quad\text{from}\quad w_0 = 0
 
-    Summed over target columns; divide by ``projections.count`` for the mean squared error. From
-    other weights :math:`w_0` the loss is that of the targets :math:`y - \Phi w_0`.
+    The loss is summed over target columns. Divide it by ``projections.count`` for the mean squared
+    error. To start from other weights :math:`w_0`, project the targets :math:`y - \Phi w_0`.
 
     Args:
         projections: :math:`\sigma_i, c_i`, the result of ``label_projections``.
@@ -211,12 +212,14 @@ def gradient_descent_loss(
 
 
 def gap_after(projections: LabelProjections, step_size: float, steps: Steps) -> Tensor:
+    """Loss above its floor after some steps, summed over target columns."""
     rate, t = rates(projections, step_size, steps)
     terms = times(power(rate, 2 * t), initial_mass(projections))
     return terms.sum(-1).reshape(shape_of(steps))
 
 
 def shape_of(steps: Steps) -> tuple[int, ...]:
+    """Axes of the result for these steps; none for a single number."""
     return tuple(steps.shape) if isinstance(steps, Tensor) else ()
 
 

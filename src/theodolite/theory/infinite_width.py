@@ -40,7 +40,10 @@ def forward_losses(
 
     .. math:: \tfrac{q_*}2 - I^f_l = \tfrac{q_*}2 (1 - c_l) \sim \frac{9\pi^2 q_*}{4\,l^2}
 
-    Opposite inputs, the default, give the supremum over all pairs of inputs.
+    The forward information :math:`I^f_l` of the paper is the mean product of the features of two
+    inputs before layer l. The correlation of their pre-activations in layer l is :math:`c_l`. Once
+    it is 1, the layer no longer distinguishes the inputs. Opposite inputs, the default, give the
+    largest distance of all pairs of inputs.
 
     Range: decreasing from at most :math:`q_*` towards 0.
 
@@ -76,8 +79,10 @@ def backward_losses(depth: int, correlation: float) -> Float[Tensor, " depth"]:
 
     .. math:: I^b_l = \prod_{k=l}^{L-1} g'(c_k) \sim (l/L)^3 \qquad (l/L \to 0)
 
-    It increases with the cosine: the supremum over :math:`E_\epsilon` is the value at
-    :math:`c_1 = 1 - \epsilon`.
+    The backward information :math:`I^b_l` of the paper is the correlation of the gradients of two
+    inputs at layer l. Each layer multiplies it by :math:`g'(c) = \arcsin(c)/\pi + 1/2`. The value
+    increases with the cosine. So its supremum over pairs of inputs with a cosine below
+    :math:`1 - \epsilon` is the value at :math:`c_1 = 1 - \epsilon`.
 
     Range: [0, 1], increasing with the layer; 1 at the last.
 
@@ -106,6 +111,7 @@ def backward_losses(depth: int, correlation: float) -> Float[Tensor, " depth"]:
 
 
 def require_pair(depth: int, correlation: float) -> None:
+    """Check the depth of a network and the cosine of two inputs."""
     require_count(1, depth=depth)
     require_between(-1.0, 1.0, correlation=correlation)
 

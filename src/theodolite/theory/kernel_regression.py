@@ -270,11 +270,18 @@ def generalization_error(
 @prints_shapes
 @dataclass(frozen=True)
 class SampleFreedom:
-    """Effective ridge and degrees of freedom of a regression, from the sample it is fitted to."""
+    r"""Effective ridge and degrees of freedom of a regression, from the sample it is fitted to.
 
-    effective_ridge: Float[Tensor, " k"]  # kappa divided by the number of examples
-    first: Float[Tensor, " k"]  # sum of eta / (eta + kappa), over the population
-    second: Float[Tensor, " k"]  # sum of its squares
+    Args:
+        effective_ridge: :math:`\kappa` for each ridge, in the units of :math:`\lambda`: that of
+            :func:`effective_ridge` divided by the number of examples.
+        first: :math:`\mathrm{df}_1`, the sum of :math:`\eta / (\eta + \kappa)` over the population.
+        second: :math:`\mathrm{df}_2`, the sum of the squares of these shares.
+    """
+
+    effective_ridge: Float[Tensor, " k"]
+    first: Float[Tensor, " k"]
+    second: Float[Tensor, " k"]
 
 
 @array_function
@@ -314,7 +321,7 @@ def sample_freedom(
     require_nonnegative(eigenvalues=eigenvalues, ridges=ridges)
     require_count(1, samples=samples)
     if not bool((ridges > 0).all()):
-        raise DomainError("ridges: expected numbers above 0, got 0; a small one will do")
+        raise DomainError("ridges: expected numbers above 0, got 0; pass a small one instead")
     mu = double(eigenvalues) / samples
     lam = double(ridges).unsqueeze(1) / samples
     first = (mu / (mu + lam)).sum(1)
