@@ -133,6 +133,12 @@ class SetSums:
 
     :math:`n, S_1, S_2` add up over disjoint sets. :math:`Q` does not, but its vector sums do.
 
+    Args:
+        count: :math:`n`, the number of vectors.
+        sum_square: :math:`Q`, the squared norm of the sum.
+        norm_sum: :math:`S_1`, the sum of the norms.
+        square_sum: :math:`S_2`, the sum of the squared norms.
+
     Examples:
         >>> sums = SetSums(*(torch.tensor([value]) for value in (3.0, 100.0, 12.0, 50.0)))
         >>> round(sums.alignment().item(), 4)

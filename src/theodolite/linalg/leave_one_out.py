@@ -40,15 +40,25 @@ _DECIMALS = 9  # decimals of class scores that are compared
 
 @dataclass(frozen=True)
 class LeaveOneOut:
-    """Leave-one-out predictions of a regression, with their error and accuracy."""
+    """Leave-one-out predictions of a regression, with their error and accuracy.
 
-    error: Float[Tensor, ""]  # squared error; 1 is that of the mean of the others
-    error_interval: Float[Tensor, "2"]  # 95 % interval, from the spread over examples
-    accuracy: Float[Tensor, ""]  # share of right class labels; nan for regression
-    accuracy_interval: Float[Tensor, "2"]  # Wilson's 95 % interval
-    ridge: Float[Tensor, ""]  # in units of the mean eigenvalue of the centred kernel
-    predictions: Float[Tensor, "n c"]  # one column for each class present, or each target
-    classes: Integer[Tensor, " c"] | None  # labels of the columns; None for regression
+    Args:
+        error: squared error; 1 is that of the mean of the others.
+        error_interval: its 95 % interval, from the spread over examples.
+        accuracy: share of right class labels; nan for regression.
+        accuracy_interval: Wilson's 95 % interval of it.
+        ridge: chosen ridge, in units of the mean eigenvalue of the centred kernel.
+        predictions: one column for each class present, or each target.
+        classes: labels of the columns; None for regression.
+    """
+
+    error: Float[Tensor, ""]
+    error_interval: Float[Tensor, "2"]
+    accuracy: Float[Tensor, ""]
+    accuracy_interval: Float[Tensor, "2"]
+    ridge: Float[Tensor, ""]
+    predictions: Float[Tensor, "n c"]
+    classes: Integer[Tensor, " c"] | None
 
     def __repr__(self) -> str:
         n, c = self.predictions.shape

@@ -41,21 +41,24 @@ GRAM_ACCURATE_ABOVE = 1e-4
 class LabelProjections:
     r"""Singular values of features and the targets' coordinates on their left singular vectors.
 
-    Let :math:`\Phi = U\Sigma V^\top` have rank :math:`r`, and let :math:`y` be the targets. The
-    projections are the positive :math:`\sigma_i`, largest first, the coordinates
-    :math:`c_i = u_i^\top y` of each target column, and the mass :math:`\|y\|^2 - \sum_i c_i^2`
-    outside the range of the features. Several sets of targets, such as permutations, have a last
-    axis of their own.
+    Let :math:`\Phi = U\Sigma V^\top` have rank :math:`r`, and let :math:`y` be the targets. Several
+    sets of targets, such as permutations, have a last axis of their own. A Gram matrix squares the
+    condition number, so small singular values are lost in its rounding.
 
-    ``route`` names the method. A Gram matrix squares the condition number. It loses singular values
-    below ``resolved_above`` in its rounding, and their mass counts as residual. Zero means that all
-    singular values are resolved, except those that count as zero.
+    Args:
+        singular_values: the positive :math:`\sigma_i`, largest first.
+        coefficients: coordinates :math:`c_i = u_i^\top y` of each target column.
+        residual: mass :math:`\|y\|^2 - \sum_i c_i^2` outside the range of the features.
+        count: number of examples.
+        route: method of computation: ``"svd"``, ``"gram"``, ``"dual"`` or ``"qr"``.
+        resolved_above: smaller singular values are lost, and their mass counts as residual. Zero
+            means that all are resolved, except those that count as zero.
     """
 
     singular_values: Float[Tensor, " r"]
     coefficients: Float[Tensor, "r c *sets"]
     residual: Float[Tensor, "c *sets"]
-    count: int  # number of examples
+    count: int
     route: Route = "svd"
     resolved_above: float = 0.0
 

@@ -27,18 +27,31 @@ _FAMILIES: dict[str, ModuleType] = {
 
 @dataclass(frozen=True)
 class Measure:
-    """What is known about a measure, or about one of its estimators."""
+    """The row of a measure, or of one of its estimators, in ``registry.csv``.
 
-    name: str  # of the function, with a suffix where estimators differ: "linear_cka.biased"
+    Args:
+        name: name of the function, with a suffix if estimators differ: "linear_cka.biased".
+        function: the function.
+        family: family of the measure.
+        meaning: what the number says, in one sentence.
+        reference: the source, such as "[key], Eq. (2)".
+        range: lowest and highest value.
+        larger_is_more_aligned: None if neither direction means aligned.
+        gradients: the arguments by which autograd can differentiate.
+        options: fixed keywords of this row.
+        result: field of a structured result that holds the number; empty if it is the result.
+    """
+
+    name: str
     function: Callable[..., Any]
     family: str
-    meaning: str  # one sentence: what does the number tell me?
-    reference: str  # "[key], Eq. (2)"
+    meaning: str
+    reference: str
     range: tuple[float, float]
-    larger_is_more_aligned: bool | None  # None: neither direction means aligned
-    gradients: tuple[str, ...]  # the arguments that gradients flow to
-    options: Mapping[str, Any]  # fixed keywords of this row
-    result: str  # the field of a structured result that holds the number; empty: it is the result
+    larger_is_more_aligned: bool | None
+    gradients: tuple[str, ...]
+    options: Mapping[str, Any]
+    result: str
 
     def __call__(self, *args: Any, **arguments: Any) -> Any:
         """The measure with this row's options."""

@@ -162,13 +162,14 @@ class _StreamingCKA(StreamingMetric[CkaSums]):
 
 
 class TargetCKA(_StreamingCKA):
-    r"""Centred kernel alignment of a stream of features with its class labels.
+    r"""CKA to labels of a stream of features: centred kernel alignment with the class labels.
 
-    .. math:: \frac{\langle HKH, HLH\rangle}{\|HKH\|_F\,\|HLH\|_F},\qquad
-              K = FF^\top,\; L = YY^\top
+    .. math:: \frac{\langle HKH, HLH\rangle}{\|HKH\|_F\,\|HLH\|_F} \quad\text{(biased)},\qquad
+              K = FF^\top,\; L = YY^\top,\; H = I - \tfrac1n 11^\top
 
     The default is the debiased estimator. The value is exact for the whole stream, not an average
-    over batches: the same for any batches, order and number of processes. State: O(d² + k d).
+    over batches. It is the same for any batches, order and number of processes. The state takes
+    O(d² + k d) numbers.
 
     Range: [-1, 1]; biased: [0, 1].
     Undefined (``nan``): features constant up to rounding; one class; debiased: fewer than four
@@ -227,11 +228,12 @@ class TargetCKA(_StreamingCKA):
 class PairCKA(_StreamingCKA):
     r"""Centred kernel alignment of two streams of features of the same examples.
 
-    .. math:: \frac{\langle HKH, HLH\rangle}{\|HKH\|_F\,\|HLH\|_F},\qquad
-              K = FF^\top,\; L = GG^\top
+    .. math:: \frac{\langle HKH, HLH\rangle}{\|HKH\|_F\,\|HLH\|_F} \quad\text{(biased)},\qquad
+              K = FF^\top,\; L = GG^\top,\; H = I - \tfrac1n 11^\top
 
     The default is the debiased estimator. The value is exact for the whole stream, not an average
-    over batches: the same for any batches, order and number of processes. State: O((d + e)²).
+    over batches. It is the same for any batches, order and number of processes. The state takes
+    O((d + e)²) numbers.
 
     Range: [-1, 1]; biased: [0, 1].
     Undefined (``nan``): features constant up to rounding; debiased: fewer than four examples, or

@@ -107,10 +107,10 @@ class RepresentationAlignment(StreamingMetric[Sums]):
     :func:`~theodolite.measures.representation.alignment_curve` of the whole stream. A bias column
     is appended by :func:`~theodolite.measures.representation.prepare_features`.
 
-    Statistics are float64 sums about the mean of the first rows, O((d + k)²). If they do not
+    The state has float64 sums about the mean of the first rows, O((d + k)²) numbers. If they do not
     resolve the smallest threshold to 1e-9, the stream continues with the triangle of a QR
-    decomposition. A triangle resolves all thresholds and takes a few times as long. ``route`` names
-    the statistics in use.
+    decomposition. A triangle resolves all thresholds and takes a few times as long. ``route`` says
+    which of the two is in use.
 
     Range: [0, n]; [0, 1] in the scales ``"normalized"`` and ``"relative"``.
     Undefined (``nan``): before the first example.
@@ -287,7 +287,7 @@ class RepresentationAlignment(StreamingMetric[Sums]):
     def _from_tensors(self, tensors: Sequence[Tensor]) -> Sums:
         *parts, marks = tensors
         if int(marks[-1]) != self.num_classes:
-            raise ShapeError(f"expected {self.num_classes} classes, got {int(marks[-1])}")
+            raise ShapeError(f"expected num_classes={self.num_classes}, got {int(marks[-1])}")
         return TriangularState(*parts) if len(parts) == 1 else Moments(*parts)
 
 

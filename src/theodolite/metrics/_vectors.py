@@ -35,7 +35,7 @@ class VectorAlignment(StreamingMetric[VectorMoments]):
     .. math:: \Omega_c = \frac{n_c\,(\|\sum_{i \in c} v_i\|^2 - \sum_{i \in c}\|v_i\|^2)}
               {(n_c - 1)\,(\sum_{i \in c}\|v_i\|)^2}
 
-    State: O(k d), sums of vectors, norms and squared norms per class.
+    The state takes O(k d) numbers: sums of vectors, norms and squared norms per class.
 
     Range: [-1, 1] for two or more vectors per class.
     Undefined (``nan``): classes with fewer than two vectors, or of zeros only.
@@ -121,7 +121,8 @@ class CovarianceState(StreamingMetric[Moments]):
 
     .. math:: \frac1{n - \mathrm{ddof}} \sum_i (x_i - \bar x)(x_i - \bar x)^\top
 
-    State: O(d²), raw sums about the mean of the first batch, so that a large mean costs no digits.
+    The state takes O(d²) numbers: raw sums about the mean of the first batch, so that a large mean
+    costs no digits.
     Undefined (``nan``): before the first row, or with ``n <= ddof``.
 
     Args:

@@ -1,4 +1,4 @@
-"""Misalignment with bases in place of eigenvectors; the quotient that is the headline."""
+"""Misalignment with random bases, and the quotient that surveys print as their headline."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -50,8 +50,8 @@ def random_basis_misalignment(
     Undefined: never.
 
     Args:
-        weight_covariance: positive definite; matrices of a stack (checkpoints) all meet the same
-            bases, so that their scores can be compared.
+        weight_covariance: positive definite. All matrices of a stack (checkpoints) are compared
+            with the same bases, so that their scores are comparable.
         draws: number of bases.
         generator: of the bases; torch's global one if not given.
 
@@ -110,7 +110,7 @@ def subspace_size(filters: int, dimensions: int) -> int:
         (27, 16, 0)
 
     References:
-        Ours; [maennel2020] measures layers with enough filters only.
+        [maennel2020], Figure 2, whose layers have enough filters. The number is ours.
     """
     require_count(1, filters=filters, dimensions=dimensions)
     return dimensions if filters - 1 > dimensions else min(dimensions, filters // 4)
@@ -170,13 +170,22 @@ def relative_misalignment(
 @prints_shapes
 @dataclass(frozen=True)
 class MisalignmentComparison:
-    """Misalignment, its chance level and its floor, all in the same subspace."""
+    """Misalignment, its chance level and its floor, all in the same subspace.
+
+    Args:
+        value: misalignment of the weights with the data.
+        baseline: misalignment with every random basis.
+        relative: ``value`` divided by the mean of ``baseline``.
+        floor: expected misalignment of perfectly aligned filters, see :func:`misalignment_floor`.
+        subspace: number of leading data directions; 0 if there are too few filters. All other
+            numbers are then nan.
+    """
 
     value: Float[Tensor, "*batch"]
-    baseline: Float[Tensor, "*batch draws"]  # of every random basis
-    relative: Float[Tensor, "*batch"]  # value over the mean of the baseline
-    floor: Float[Tensor, ""]  # expected of perfectly aligned filters, by sampling alone
-    subspace: int  # leading data directions used; 0: too few filters, all values nan
+    baseline: Float[Tensor, "*batch draws"]
+    relative: Float[Tensor, "*batch"]
+    floor: Float[Tensor, ""]
+    subspace: int
 
 
 @array_function

@@ -42,8 +42,8 @@ def misalignment(
             fewer filters than dimensions; changes the number.
         ridge: add ``ridge * tr(B) / d`` to the diagonal of :math:`B` (after the compression).
             Changes the number.
-        rtol: eigenvalues of :math:`A` closer than this times the largest share an eigenspace; by
-            default the rounding of the dtype.
+        rtol: two eigenvalues of :math:`A` count as equal if their difference is at most this times
+            the largest one. The default is the rounding of the dtype.
 
     Returns:
         One number for every weight covariance.
@@ -86,8 +86,9 @@ def misalignment_floor(
               {\Gamma(\frac{m-d+1}2)\, \Gamma(\frac{m-1}2)} - 1 \right),
               \qquad m = n - 1 \text{ (centred) or } n
 
-    About :math:`d (d-1) / 2n` for many filters, whatever the true eigenvalues. Gaussian weights are
-    assumed, and the filters of a trained layer are not independent: a guide, not a bound.
+    This is about :math:`d (d-1) / 2n` for many filters, whatever the true eigenvalues. The formula
+    assumes independent Gaussian filters. Those of a trained layer are not independent, so the
+    floor is no strict bound for them.
 
     Range: [0, inf]; infinite for :math:`m \le d`.
 

@@ -29,10 +29,15 @@ from theodolite.measures.covariance.matrices import (
 @prints_shapes
 @dataclass(frozen=True)
 class TransferFunction:
-    """Pairs ``tau = f(sigma)``, one per data direction, sigma decreasing."""
+    """Pairs ``tau = f(sigma)``, one per data direction, sigma decreasing.
 
-    sigma: Float[Tensor, " d"]  # standard deviation of the data
-    tau: Float[Tensor, "*batch d"]  # standard deviation of the weights in the same direction
+    Args:
+        sigma: standard deviation of the data along each principal direction.
+        tau: standard deviation of the weights along the same direction.
+    """
+
+    sigma: Float[Tensor, " d"]
+    tau: Float[Tensor, "*batch d"]
 
 
 @array_function
@@ -60,8 +65,8 @@ def transfer_function(
         weights: :math:`w_k` as rows, ``weight.flatten(1)`` of a convolution; a stack of runs or
             checkpoints gives one curve each. To pool runs, concatenate their rows.
         centered: remove the mean filter.
-        count: only so many leading directions (default: all). Where that cuts an eigenspace in
-            two, the directions inside it stand for the whole.
+        count: number of leading directions (default: all). If the cut divides an eigenspace, the
+            average over this eigenspace has only the directions before the cut.
 
     Returns:
         Pairs of sigma and tau, one for each direction.

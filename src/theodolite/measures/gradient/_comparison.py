@@ -59,7 +59,8 @@ def gradient_confusion(vectors: Float[Tensor, "n *d"]) -> Float[Tensor, ""]:
     The smallest product needs all pairs: ``O(n² d)`` time, ``O(n)`` memory times a block of rows.
 
     Range: (-inf, inf).
-    Invariant to: orthogonal maps; order of the vectors; added zero columns. Scales with the square.
+    Invariant to: orthogonal maps; order of the vectors; added zero columns. A factor of all vectors
+        enters as its square.
     Undefined: never, for two or more vectors.
 
     Args:

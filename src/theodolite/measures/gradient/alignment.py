@@ -26,11 +26,17 @@ _SAFE_NORMS = (2.0**-40, 2.0**40)  # squares and their sums stay far inside floa
 @prints_shapes
 @dataclass(frozen=True)
 class VectorMoments:
-    r"""Per class :math:`n_c`, :math:`\sum v_i`, :math:`\sum\|v_i\|` and :math:`\sum\|v_i\|^2`.
+    r"""Sums of the vectors of each class, from which every alignment of vectors follows.
 
     Moments of disjoint sets of examples add up. Vectors are flattened after axis 0. This takes
     ``O(n d)`` time and ``O(k d)`` memory beyond the input, which is read once. Norms and sums of a
     tile use the dtype of the vectors and are added up in float64.
+
+    Args:
+        counts: :math:`n_c`, the number of vectors of each class.
+        sums: :math:`\sum v_i`.
+        norm_sums: :math:`\sum\|v_i\|`.
+        square_sums: :math:`\sum\|v_i\|^2`.
 
     Examples:
         >>> v = torch.tensor([[3.0, 0.0], [0.0, 4.0], [3.0, 4.0]])
@@ -60,6 +66,9 @@ class VectorMoments:
             labels: class of each example.
             num_classes: number of classes; by default one more than the largest label.
             unit_length: divide each vector by its norm; zero vectors then do not count.
+
+        Returns:
+            The moments of every class.
         """
         moments, scale = _accumulate(vectors, labels, num_classes, unit_length)
         back = scale.reciprocal()

@@ -289,7 +289,7 @@ def linear_cka(
 
     .. math:: \mathrm{CKA} =
               \frac{\|F_c^\top G_c\|_F^2}{\|F_c^\top F_c\|_F\,\|G_c^\top G_c\|_F} \quad
-              \text{(biased)}, \qquad F_c = HF
+              \text{(biased)}, \qquad F_c = HF, \quad H = I - \tfrac1n 11^\top
 
     This is the same number as :func:`cka` of the two Gram matrices. Features are centred first, in
     float64, so that a large mean costs no digits. The cheaper of two routes is used: d x d blocks,
@@ -402,8 +402,9 @@ def linear_hsic(
 
     .. math:: \mathrm{HSIC}_0 = \tfrac1{n^2}\|F_c^\top G_c\|_F^2
 
-    the squared Frobenius norm of the cross-covariance. The same numbers as :func:`hsic` of the two
-    Gram matrices; features are centred first, which changes neither estimator.
+    This is the squared Frobenius norm of the cross-covariance, with centred features
+    :math:`F_c, G_c`. :func:`hsic` of the two Gram matrices gives the same number. Features are
+    centred first, which changes neither estimator.
 
     Range: any number; biased: at least 0.
     Invariant to: swapping arguments; orthogonal maps and shifts of either side; a joint
@@ -439,10 +440,16 @@ def linear_hsic(
 @prints_shapes
 @dataclass(frozen=True)
 class CkaMatrix:
-    """CKA of every pair of layers, and of every layer with the labels."""
+    """CKA of every pair of layers, and of every layer with the labels.
+
+    Args:
+        between: CKA of every pair of layers, symmetric.
+        target: CKA to labels of every layer; None without labels.
+        estimator: ``"debiased"`` or ``"biased"``.
+    """
 
     between: Float[Tensor, "l l"]
-    target: Float[Tensor, " l"] | None  # None without labels
+    target: Float[Tensor, " l"] | None
     estimator: Estimator
 
 

@@ -1,4 +1,4 @@
-"""Kernels as matrices, and the angle between two: as they are (KTA) and centred (CKA)."""
+"""Similarity of two kernels that are given as matrices: KTA, CKA and HSIC."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -151,7 +151,7 @@ def target_gram(
         A matrix with one row and one column per example.
 
     Raises:
-        ShapeError: If neither labels nor a matrix came.
+        ShapeError: If the targets are neither labels nor a matrix.
         DomainError: If a label is out of range or an entry is not finite.
 
     Examples:
@@ -218,8 +218,9 @@ def hsic(
               + \tfrac{1^\top\tilde K1\;1^\top\tilde L1}{(n-1)(n-2)}
               - \tfrac{2}{n-2}1^\top\tilde K\tilde L1\Big]
 
-    with :math:`\tilde K` the matrix without its diagonal. :math:`\mathrm{HSIC}_1` (the default) is
-    the mean over all quadruples of distinct examples and unbiased for the population's value.
+    with :math:`H = I - 11^\top/n`, which centres, and :math:`\tilde K`, the matrix without its
+    diagonal. :math:`\mathrm{HSIC}_1` (the default) is the mean over all quadruples of distinct
+    examples. It is an unbiased estimate of the value of the population.
 
     Range: any number; biased: at least 0 if both are positive semi-definite.
     Invariant to: swapping arguments; adding :math:`v1^\top + 1v^\top`; a joint permutation.
@@ -262,9 +263,10 @@ def cka(
     .. math:: \mathrm{CKA}(K, L) =
               \frac{\mathrm{HSIC}(K, L)}{\sqrt{\mathrm{HSIC}(K, K)\,\mathrm{HSIC}(L, L)}}
 
-    The biased estimator is the paper's: :func:`kta` of :math:`HKH` and :math:`HLH`. For independent
-    features it is far from zero if their width is comparable to ``n``. The debiased estimator (the
-    default) uses the unbiased estimate of every HSIC and stays near zero.
+    The biased estimator is the paper's: :func:`kta` of the centred matrices :math:`HKH` and
+    :math:`HLH`, :math:`H = I - 11^\top/n`. For independent features it is far from zero if their
+    width is comparable to ``n``. The debiased estimator (the default) uses the unbiased estimate of
+    every HSIC and stays near zero.
 
     Range: [-1, 1]; biased: [0, 1] if both are positive semi-definite.
     Invariant to: swapping arguments; positive scaling; adding :math:`v1^\top + 1v^\top`; a joint

@@ -44,13 +44,18 @@ class KernelSpectrum:
 
     .. math:: K = \Phi\,\mathrm{diag}(\eta)\,\Phi^\top, \qquad \tfrac1n\Phi^\top\Phi = I
 
-    If ``complete`` is true, all modes that are not listed have eigenvalue zero.
+    Args:
+        eigenvalues: :math:`\eta`, largest first; numbers below the noise are zero.
+        eigenfunctions: :math:`\Phi`, one column per eigenvalue.
+        rank: number of listed eigenvalues above the noise.
+        groups: start and end of each run of equal eigenvalues, which share an eigenspace.
+        complete: whether all modes that are not listed have eigenvalue zero.
     """
 
-    eigenvalues: Float[Tensor, " r"]  # decreasing; noise is zero
+    eigenvalues: Float[Tensor, " r"]
     eigenfunctions: Float[Tensor, "n r"]
-    rank: int  # of the listed eigenvalues, those above the noise
-    groups: tuple[tuple[int, int], ...]  # eigenspaces: start and end of equal eigenvalues
+    rank: int
+    groups: tuple[tuple[int, int], ...]
     complete: bool
 
     @property
@@ -255,10 +260,16 @@ _SLACK = 1e-5  # rounding of curves that were kept in float32
 @prints_shapes
 @dataclass(frozen=True)
 class CumulativePower:
-    """Share of the target's power in the first modes, from no mode to all listed modes."""
+    """Share of the target's power in the first modes, from no mode to all listed modes.
 
-    curve: Float[Tensor, " m"]  # one entry more than modes; starts at 0
-    null_power: Float[Tensor, ""]  # outside the kernel's range; nan if not all modes are known
+    Args:
+        curve: shares, one entry more than modes. It starts at 0.
+        null_power: share outside the range of the kernel; nan if not all modes are known.
+        rank: number of modes whose eigenvalue is above the noise.
+    """
+
+    curve: Float[Tensor, " m"]
+    null_power: Float[Tensor, ""]
     rank: int
 
 

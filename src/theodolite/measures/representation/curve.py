@@ -187,12 +187,18 @@ class AlignmentCurve:
     the root of n. It is comparable across sample sizes. ``"relative"``: share of the label mass
     against singular values in units of the largest. It predicts the speed if the step size is tuned
     to each representation.
+
+    Args:
+        thresholds: thresholds in units of the scale.
+        values: alignment at each threshold.
+        scale: ``"absolute"``, ``"normalized"`` or ``"relative"``.
+        route: computation of the projections: ``"svd"``, ``"gram"``, ``"dual"`` or ``"qr"``.
     """
 
     thresholds: Float[Tensor, " t"]
     values: Float[Tensor, " t"]
     scale: str
-    route: str  # how the projections were computed: svd, gram, dual or qr
+    route: str
 
 
 def grid_of(thresholds: Tensor | None, scale: Scale, count: int, like: Tensor) -> Grid:

@@ -127,7 +127,12 @@ def _scaled(targets: Tensor) -> Tensor:
 @prints_shapes
 @dataclass(frozen=True)
 class PreparedFeatures:
-    """Features ready for measuring, and how many of their rows are zero (dead units)."""
+    """Features ready for measuring, and how many of their rows are zero (dead units).
+
+    Args:
+        features: the scaled features, with the bias column last if there is one.
+        zero_rows: number of rows of zeros.
+    """
 
     features: Float[Tensor, "n k"]
     zero_rows: Integer[Tensor, ""]
@@ -136,7 +141,13 @@ class PreparedFeatures:
 @prints_shapes
 @dataclass(frozen=True)
 class ScaledTargets:
-    """Targets scaled to [-1, 1], and the map ``slope * y + offset`` of this scaling."""
+    """Targets scaled to [-1, 1], and the map ``slope * y + offset`` of this scaling.
+
+    Args:
+        values: the scaled targets.
+        slope: factor of the map.
+        offset: constant of the map.
+    """
 
     values: Float[Tensor, "n *c"]
     slope: Float[Tensor, ""]
@@ -322,13 +333,13 @@ def label_projections(
     Args:
         features: :math:`\Phi`, prepared with :func:`prepare_features`.
         targets: :math:`y`: a vector, columns, or integer class labels (one-hot columns).
-        threshold: smallest singular value that matters. Where a float64 Gram matrix resolves it
-            (about 3e-7 of the largest singular value), that cheaper route is taken. By default
-            everything matters.
+        threshold: smallest singular value that matters. If a float64 Gram matrix resolves it
+            (about 3e-7 of the largest singular value), this cheaper route is taken. By default
+            all singular values matter.
         route: ``"svd"`` and ``"qr"`` (one pass over tall features, O(d²) memory) are accurate to
-            rounding; ``"gram"`` and ``"dual"`` (for n < d) lose what lies below their
-            ``resolved_above``; ``"auto"`` chooses, and the result says what it chose. Where a
-            measure is asked for its gradient, it takes ``"svd"``.
+            rounding. ``"gram"`` and ``"dual"`` (for n < d) lose singular values below
+            ``resolved_above`` of the result. ``"auto"`` chooses, and the result names its choice.
+            If autograd needs the gradient of a measure, the measure takes ``"svd"``.
 
     Returns:
         Singular values, coefficients of every target column, and the mass outside the
@@ -362,9 +373,9 @@ def project(
 ) -> LabelProjections:
     """Projections that resolve every threshold from ``smallest`` on (None: accurate to rounding).
 
-    With ``relative`` the threshold counts in units of the largest singular value. Zero, for an
-    area, to which small singular values add little, lets the Gram route stand when it has lost
-    nothing.
+    With ``relative`` the threshold counts in units of the largest singular value. Pass zero for an
+    area, because small singular values add little to it. The Gram route is then used if it
+    resolves all singular values.
     """
     require_choice(ROUTES, route=route)
     rows, values = features.detach(), LabelColumns(targets.values.detach(), targets.num_classes)
@@ -383,7 +394,7 @@ def project(
 
 
 def _trusted(found: LabelProjections, level: float, eps: float) -> bool:
-    """Whether what a Gram matrix says about thresholds from a level on is as good as the data."""
+    """Whether a Gram matrix resolves all thresholds from a level on, as far as the data do."""
     if found.resolved_above > level:
         return False
     counted = found.singular_values[found.singular_values >= level]

@@ -42,7 +42,7 @@ def stacked_kernel(
 
     .. math:: C_m K C_m, \qquad C_m = I - \tfrac1m 11^\top, \quad m = nc
 
-    Entry :math:`(x, i)` sits at :math:`xc + i`. Feed the result to :func:`stable_rank`.
+    Entry :math:`(x, i)` is at :math:`xc + i`. :func:`stable_rank` takes the result.
 
     Args:
         kernel: :math:`K`, indexed by example and output on both sides.
@@ -107,9 +107,9 @@ def centered_labels(
 
     .. math:: \tilde Y = Y - \tfrac1m \textstyle\sum_{x,i} Y_{xi}, \qquad m = nk
 
-    For class labels that is :math:`Y - 1/k` whatever the balance of the classes, with
-    :math:`\|\tilde Y\|^2 = n(k-1)/k`. Constant targets (one class in all) give zeros, for which
-    every alignment is undefined.
+    For class labels this is :math:`Y - 1/k` whatever the balance of the classes, and
+    :math:`\|\tilde Y\|^2 = n(k-1)/k`. Constant targets (a single class) give zeros, for which every
+    alignment is undefined.
 
     Args:
         labels: class labels, one-hot encoded here, or targets :math:`Y` with one column per output.
@@ -288,7 +288,13 @@ def _alignment(pair: KernelAndLabel) -> Tensor:
 @prints_shapes
 @dataclass(frozen=True)
 class AlignmentDecomposition:
-    """Exactly ``alignment = correlation / sqrt(stable_rank)``."""
+    """Tangent alignment and its two factors: ``alignment = correlation / sqrt(stable_rank)``.
+
+    Args:
+        alignment: tangent alignment.
+        correlation: share of the labels in the leading directions, weighted by eigenvalue.
+        stable_rank: effective number of directions of the centred kernel.
+    """
 
     alignment: Float[Tensor, ""]
     correlation: Float[Tensor, ""]
