@@ -98,7 +98,7 @@ def misalignment_floor(
         centered: whether the covariance has its mean removed.
 
     Returns:
-        One number without axes: a tensor, or an array for NumPy input.
+        A scalar: a 0-d tensor, or a 0-d array for NumPy input.
 
     Raises:
         DomainError: If a count is below 1.

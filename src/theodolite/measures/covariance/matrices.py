@@ -260,7 +260,7 @@ def subspace_overlap(
         indices: :math:`S`, ranks counted from 0, e.g. a pair of close eigenvalues.
 
     Returns:
-        One number without axes: a tensor, or an array for NumPy input.
+        A scalar: a 0-d tensor, or a 0-d array for NumPy input.
 
     Raises:
         ShapeError: If the matrices are not square or differ in size.

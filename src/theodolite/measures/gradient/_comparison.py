@@ -32,7 +32,7 @@ def gradient_diversity(vectors: Float[Tensor, "n *d"]) -> Float[Tensor, ""]:
         vectors: :math:`v_1 \dots v_n`, flattened after axis 0; one vector is enough.
 
     Returns:
-        One number without axes: a tensor, or an array for NumPy input.
+        A scalar: a 0-d tensor, or a 0-d array for NumPy input.
 
     Raises:
         ShapeError: If there are no vectors, or they are empty.
@@ -67,7 +67,7 @@ def gradient_confusion(vectors: Float[Tensor, "n *d"]) -> Float[Tensor, ""]:
         vectors: :math:`v_1 \dots v_n`, flattened after axis 0.
 
     Returns:
-        One number without axes: a tensor, or an array for NumPy input.
+        A scalar: a 0-d tensor, or a 0-d array for NumPy input.
 
     Raises:
         ShapeError: If there are fewer than two vectors, or they are empty.
@@ -109,7 +109,7 @@ def confusion_of_gram(gram: Float[Tensor, "n n"]) -> Float[Tensor, ""]:
         gram: inner products of the examples' gradients, e.g. a tangent kernel of the loss.
 
     Returns:
-        One number without axes: a tensor, or an array for NumPy input.
+        A scalar: a 0-d tensor, or a 0-d array for NumPy input.
 
     Raises:
         ShapeError: If the matrix is not square or has fewer than two rows.
@@ -148,7 +148,7 @@ def relative_norm(
         weight: :math:`W_l`, of the same shape.
 
     Returns:
-        One number without axes: a tensor, or an array for NumPy input.
+        A scalar: a 0-d tensor, or a 0-d array for NumPy input.
 
     Raises:
         ShapeError: If the shapes differ or are empty.

@@ -252,7 +252,7 @@ def vector_alignment(vectors: Float[Tensor, "n *d"]) -> Float[Tensor, ""]:
         vectors: :math:`v_1 \dots v_n`, flattened after axis 0: gradients or features of examples.
 
     Returns:
-        One number without axes: a tensor, or an array for NumPy input.
+        A scalar: a 0-d tensor, or a 0-d array for NumPy input.
 
     Raises:
         ShapeError: If there are fewer than two vectors, or they are empty.
@@ -288,7 +288,7 @@ def weighted_alignment(vectors: Float[Tensor, "n *d"]) -> Float[Tensor, ""]:
         vectors: :math:`v_1 \dots v_n`, flattened after axis 0.
 
     Returns:
-        One number without axes: a tensor, or an array for NumPy input.
+        A scalar: a 0-d tensor, or a 0-d array for NumPy input.
 
     Raises:
         ShapeError: If there are fewer than two vectors, or they are empty.
@@ -367,7 +367,7 @@ def in_class_alignment(
         zero: value of a class whose vectors are all zero, ``"nan"`` (left out) or ``"zero"``.
 
     Returns:
-        One number without axes: a tensor, or an array for NumPy input.
+        A scalar: a 0-d tensor, or a 0-d array for NumPy input.
 
     Raises:
         ShapeError: If lengths differ, or vectors are empty.
@@ -407,7 +407,7 @@ def alignment_contrast(
         zero: value of a class whose vectors are all zero, ``"nan"`` (left out) or ``"zero"``.
 
     Returns:
-        One number without axes: a tensor, or an array for NumPy input.
+        A scalar: a 0-d tensor, or a 0-d array for NumPy input.
 
     Raises:
         ShapeError: If lengths differ, or there are fewer than two vectors.
@@ -446,7 +446,7 @@ def cosine_stiffness(vectors: Float[Tensor, "n *d"]) -> Float[Tensor, ""]:
         vectors: :math:`v_1 \dots v_n`, flattened after axis 0.
 
     Returns:
-        One number without axes: a tensor, or an array for NumPy input.
+        A scalar: a 0-d tensor, or a 0-d array for NumPy input.
 
     Raises:
         ShapeError: If there are fewer than two vectors, or they are empty.

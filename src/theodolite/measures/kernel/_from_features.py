@@ -260,7 +260,7 @@ def linear_kta(
         features_b: :math:`G`, of the same examples in the same order, e.g. one-hot targets.
 
     Returns:
-        One number without axes: a tensor, or an array for NumPy input.
+        A scalar: a 0-d tensor, or a 0-d array for NumPy input.
 
     Raises:
         ShapeError: If these are not matrices with equally many rows.
@@ -307,7 +307,7 @@ def linear_cka(
         debiased: use the debiased estimator; False uses the paper's plug-in form.
 
     Returns:
-        One number without axes: a tensor, or an array for NumPy input.
+        A scalar: a 0-d tensor, or a 0-d array for NumPy input.
 
     Raises:
         ShapeError: If these are not matrices with equally many rows.
@@ -363,7 +363,7 @@ def target_cka(
         debiased: use the debiased estimator; False uses the paper's plug-in form.
 
     Returns:
-        One number without axes: a tensor, or an array for NumPy input.
+        A scalar: a 0-d tensor, or a 0-d array for NumPy input.
 
     Raises:
         ShapeError: If there is not one label per row.
@@ -417,7 +417,7 @@ def linear_hsic(
         debiased: use the unbiased estimator; False uses the plug-in form.
 
     Returns:
-        One number without axes: a tensor, or an array for NumPy input.
+        A scalar: a 0-d tensor, or a 0-d array for NumPy input.
 
     Raises:
         ShapeError: If these are not matrices with equally many rows.

@@ -185,7 +185,7 @@ def kta(gram_a: Float[Tensor, "n n"], gram_b: Float[Tensor, "n n"]) -> Float[Ten
         gram_b: :math:`L`, e.g. ``target_gram(labels)``, of the same examples in the same order.
 
     Returns:
-        One number without axes: a tensor, or an array for NumPy input.
+        A scalar: a 0-d tensor, or a 0-d array for NumPy input.
 
     Raises:
         ShapeError: If the matrices are not square or differ in size.
@@ -232,7 +232,7 @@ def hsic(
         debiased: use the unbiased estimator; False uses the plug-in form.
 
     Returns:
-        One number without axes: a tensor, or an array for NumPy input.
+        A scalar: a 0-d tensor, or a 0-d array for NumPy input.
 
     Raises:
         ShapeError: If the matrices are not square or differ in size.
@@ -280,7 +280,7 @@ def cka(
         debiased: use the debiased estimator; False uses the paper's plug-in form.
 
     Returns:
-        One number without axes: a tensor, or an array for NumPy input.
+        A scalar: a 0-d tensor, or a 0-d array for NumPy input.
 
     Raises:
         ShapeError: If the matrices are not square or differ in size.

@@ -208,7 +208,7 @@ def participation_ratio(gram: Float[Tensor, "n n"], center: bool = False) -> Flo
         center: take the centred kernel :math:`HKH`.
 
     Returns:
-        One number without axes: a tensor, or an array for NumPy input.
+        A scalar: a 0-d tensor, or a 0-d array for NumPy input.
 
     Raises:
         ShapeError: If the matrix is not square.
@@ -396,7 +396,7 @@ def modes_to_reach(
         share: the share :math:`q`.
 
     Returns:
-        One number without axes: a tensor, or an array for NumPy input.
+        A scalar: a 0-d tensor, or a 0-d array for NumPy input.
 
     Raises:
         ShapeError: If the curve is not a vector.
@@ -437,7 +437,7 @@ def power_area(curve: Float[Tensor, " m"]) -> Float[Tensor, ""]:
         curve: :math:`C(0), C(1), ...` from :func:`cumulative_power`.
 
     Returns:
-        One number without axes: a tensor, or an array for NumPy input.
+        A scalar: a 0-d tensor, or a 0-d array for NumPy input.
 
     Raises:
         ShapeError: If the curve is not a vector.

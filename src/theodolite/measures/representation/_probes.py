@@ -51,7 +51,7 @@ def neighbour_accuracy(
         neighbours: number of neighbours that vote; all of them if there are fewer examples.
 
     Returns:
-        One number without axes: a tensor, or an array for NumPy input.
+        A scalar: a 0-d tensor, or a 0-d array for NumPy input.
 
     Raises:
         ShapeError: If lengths differ or there are fewer than two examples.
@@ -88,7 +88,7 @@ def neighbour_accuracy_of_gram(
         neighbours: number of neighbours that vote.
 
     Returns:
-        One number without axes: a tensor, or an array for NumPy input.
+        A scalar: a 0-d tensor, or a 0-d array for NumPy input.
 
     Examples:
         >>> x = torch.tensor([[0.0], [0.1], [0.2], [5.0], [5.1], [5.2]])
@@ -150,7 +150,7 @@ def probe_accuracy(
         labels: class of each example.
 
     Returns:
-        One number without axes: a tensor, or an array for NumPy input.
+        A scalar: a 0-d tensor, or a 0-d array for NumPy input.
 
     Raises:
         ShapeError: If lengths differ or there are fewer than two examples.

@@ -63,7 +63,7 @@ def alignment_area(
         route: see :func:`label_projections`.
 
     Returns:
-        One number without axes: a tensor, or an array for NumPy input.
+        A scalar: a 0-d tensor, or a 0-d array for NumPy input.
 
     Raises:
         ShapeError: If features are not a non-empty matrix or targets differ in length.
@@ -151,7 +151,7 @@ def top_share(
         rows: length of the rows, as in :func:`alignment_area`.
 
     Returns:
-        One number without axes: a tensor, or an array for NumPy input.
+        A scalar: a 0-d tensor, or a 0-d array for NumPy input.
 
     Raises:
         ShapeError: If features are not a non-empty matrix or targets differ in length.

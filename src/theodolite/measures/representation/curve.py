@@ -147,7 +147,7 @@ def representation_alignment(
         route: see :func:`label_projections`.
 
     Returns:
-        One number without axes: a tensor, or an array for NumPy input.
+        A scalar: a 0-d tensor, or a 0-d array for NumPy input.
 
     Raises:
         ShapeError: If features are not a non-empty matrix or targets differ in length.

@@ -234,7 +234,7 @@ def tangent_alignment(
         center: ``False`` takes kernel and targets as they are (:math:`C_m = I`).
 
     Returns:
-        One number without axes: a tensor, or an array for NumPy input.
+        A scalar: a 0-d tensor, or a 0-d array for NumPy input.
 
     Raises:
         ShapeError: If the shapes do not match.

@@ -35,7 +35,7 @@ def stable_rank(matrix: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
         matrix: :math:`W`, any matrix. For a tangent kernel pass :func:`stacked_kernel`.
 
     Returns:
-        One number without axes: a tensor, or an array for NumPy input.
+        A scalar: a 0-d tensor, or a 0-d array for NumPy input.
 
     Raises:
         ShapeError: If it is not a matrix, or empty.

@@ -40,7 +40,7 @@ def operator_alignment(
         center: whether to centre over the examples, output by output.
 
     Returns:
-        One number without axes: a tensor, or an array for NumPy input.
+        A scalar: a 0-d tensor, or a 0-d array for NumPy input.
 
     Raises:
         ShapeError: If the shapes do not match.
