@@ -755,7 +755,9 @@ def test_a_run_beside_the_one_in_the_current_folder(tmp_path, monkeypatch, here)
 def test_the_root_has_no_folder_beside_it():
     places = numbered("/")
     assert str(next(places)) == "/"
-    with pytest.raises(RecordError, match="/: holds a run; name a folder in it"):
+    with pytest.raises(
+        RecordError, match="/: the root folder holds a run already; name a folder in it"
+    ):
         next(places)
 
 

@@ -277,9 +277,9 @@ def _require_equal(model: nn.Module, processes: Processes) -> None:
         different = missing or {name for name in own if not _same(own[name], first[name])}
         if different:
             raise DomainError(
-                f"model: expected the same weights in every process, {min(different)!r} differs "
-                "from that of process 0; load one checkpoint everywhere, or gather a sharded "
-                "model first"
+                "model: expected the same weights in every process, but here "
+                f"{min(different)!r} differs from process 0; load one checkpoint everywhere, or "
+                "gather a sharded model first"
             )
 
 

@@ -147,7 +147,9 @@ def require_labels(labels: Tensor, num_classes: int | None = None, name: str = "
         )
     low, high = int(labels.min()), int(labels.max())
     if low < 0:
-        raise DomainError(f"{name}: expected labels of at least 0, got {low}")
+        raise DomainError(
+            f"{name}: expected labels of at least 0, got {low}; number the classes from 0"
+        )
     if num_classes is not None and high >= num_classes:
         raise DomainError(
             f"{name}: expected labels below num_classes = {num_classes}, got {high}; "

@@ -74,7 +74,7 @@ def test_features_alone_beside_tangent_kernels_are_told():
     pair = [entry("a", 0.2, 1), Candidate("b", 0.3, 0.3, 0.7, 1, incomplete=True)]
     assert choosing_notes(pair)[0] == (
         "Judged only by features: b. The others are judged with the tangent kernel, whose errors "
-        "are lower, so these places may be too low."
+        "are lower. So their places in the ranking may be too low."
     )
     assert not any("only by features" in note for note in choosing_notes(pair[1:] * 2))
 

@@ -426,7 +426,9 @@ def test_monitor():
         th.Monitor(model(), (X, Y), cadence={"curves": 0})
     monitor = th.Monitor(model(), (X, Y), every=10, families="kernel")
     monitor.step(3)
-    with pytest.raises(DomainError, match="step: expected more than 3, got 3; steps increase"):
+    with pytest.raises(
+        DomainError, match="step: expected more than 3, got 3; pass increasing steps"
+    ):
         monitor.step(3)
     with pytest.raises(UnknownNameError, match="unknown step '4'"):
         monitor.history.survey(4)

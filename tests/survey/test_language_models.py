@@ -376,7 +376,7 @@ def test_texts_without_labels_are_held_against_their_next_tokens():
     for measure in ("loss", "omega"):
         assert value(found, measure) == value(plain, measure)
     notes = [note["text"] for note in found.record.contents["warnings"]]
-    assert "there are no labels: they are the next tokens" in notes
+    assert "the data have no labels: the next tokens are used as labels" in notes
 
 
 def test_masked_language_models_need_labels():

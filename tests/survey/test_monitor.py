@@ -286,7 +286,7 @@ def test_what_takes_time_is_measured_at_one_step_in_eight():
         assert measured_at(history, measure) == [0, 8, 16, 19]
     assert [r.contents["step"] for r in history.run.steps if r.contents["curves"]] == [0, 16, 19]
     light, full = (history.survey(step).record.contents for step in (9, 16))
-    reason = "due at one of 8 measurements, and at the last one"
+    reason = "due once in 8 measurements, and at the last one"
     assert light["skipped"] == dict.fromkeys(("representation", "tangent", "gradient"), reason)
     assert full["skipped"] == {}
     cadence = {"representation": 8, "tangent": 8, "gradient": 8, "curves": 16}
@@ -424,7 +424,7 @@ def test_the_last_step_may_be_told_at_the_end():
         monitor.step(step)
     monitor.close(4)
     assert monitor.history.steps == [0, 2, 4]
-    with pytest.raises(DomainError, match="steps increase"):
+    with pytest.raises(DomainError, match="pass increasing steps"):
         monitor.close(3)
 
 

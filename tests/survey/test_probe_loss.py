@@ -123,4 +123,4 @@ def test_a_loss_that_is_no_number_is_undefined_and_says_why():
     found = monitor.step(1)
     row = next(row for row in found.record.contents["rows"] if row["measure"] == "loss")
     assert math.isnan(row["value"])
-    assert row["reason"] == "the loss of an example is not a number"
+    assert row["reason"] == "the loss of an example is nan (not a number)"

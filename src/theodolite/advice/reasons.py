@@ -38,7 +38,7 @@ __all__ = [
 _WORDS: Mapping[Note, str] = {
     # the data
     Note.NO_TARGETS: "{task} data: there are no targets to align with",
-    Note.NO_LOSS: "unlabeled data: gradients need a loss, and a loss needs targets",
+    Note.NO_LOSS: "there are no targets: gradients need a loss, and a loss needs targets",
     Note.SEQUENCE_TARGETS: "targets are sequences: pass loss= with one number per example",
     Note.NO_EXAMPLE_LABELS: "whole examples have no labels of their own: pass groups=, or"
     " unit='token'",
@@ -53,7 +53,7 @@ _WORDS: Mapping[Note, str] = {
     Note.NO_OUTPUT_POSITIONS: "labels per position need outputs per position: {problem}",
     Note.NO_MODEL: "no model was given",
     Note.NO_PARAMETERS: "no layer has trainable parameters",
-    Note.NO_MATRICES: "no linear or convolutional layer is called",
+    Note.NO_MATRICES: "the forward pass calls no linear or convolutional layer",
     Note.BLOCKS: 'the layers shown are blocks; layers="**.{last}" shows linear layers inside them',
     # features and weights of a layer
     Note.ZERO_FEATURES: "all features are zero",
@@ -79,11 +79,11 @@ _WORDS: Mapping[Note, str] = {
     Note.ZERO_GRADIENTS: "all gradients are zero, or every class has a single example",
     Note.ZERO_VECTORS: "all features are zero, or every class has a single example",
     # the loss
-    Note.LOSS_NOT_FINITE: "the loss of an example is not a number",
+    Note.LOSS_NOT_FINITE: "the loss of an example is nan (not a number)",
     Note.NO_GAIN: "the loss of the sequences has not fallen clearly since the first measurement",
     # time and memory
     Note.INTERRUPTED: "interrupted before it was measured",
-    Note.NOT_DUE: "due at one of {distance} measurements, and at the last one",
+    Note.NOT_DUE: "due once in {distance} measurements, and at the last one",
     Note.NO_TIME: "{fewest} examples would take about {expected:.0f} s, {left:.0f} s are left;"
     " seconds={total} measures them",
     Note.LONG_SEQUENCES: "tangent kernels of {count} sequences take many minutes on a CPU with a"
@@ -100,7 +100,7 @@ _WORDS: Mapping[Note, str] = {
     " pass seconds=None to read all, or examples= for a number",
     Note.TAKEN_AS_LABELS: "targets are whole numbers in {kind}, and the model has {outputs}"
     " outputs: they are used as class labels",
-    Note.NEXT_TOKENS: "there are no labels: they are the next tokens",
+    Note.NEXT_TOKENS: "the data have no labels: the next tokens are used as labels",
     Note.INPUTS_FITTED: "{change}",
     Note.POSITIONS: "{text}",
     Note.HELD_OUT_COPIES: "{count} held-out examples are copies of training examples, or of each"
@@ -120,7 +120,8 @@ _WORDS: Mapping[Note, str] = {
     " linear probe of the features.",
     Note.FEWER_FOR_SECONDS: "Tangent kernel of {count} of {wanted} examples to stay within"
     " seconds={seconds:g}; seconds=None takes all.",
-    Note.FEATURES_ALONE: "The tangent kernel was not measured, so features alone are judged: {why}",
+    Note.FEATURES_ALONE: "The tangent kernel was not measured, so this model is judged by its"
+    " features alone: {why}",
     Note.TANGENT_MEMORY: "it needs more memory than allowed; a smaller tangent_examples= or a"
     " larger memory_limit= may help",
     Note.DEVICE_MEMORY: "the device has too little free memory; a smaller tangent_examples= may"
@@ -129,7 +130,7 @@ _WORDS: Mapping[Note, str] = {
     " {share:.0f} % of the variance of the labels stays unexplained, and fine-tuning may learn new"
     " features.",
     Note.JUDGED_BY_FEATURES: "Judged only by features: {models}. The others are judged with the"
-    " tangent kernel, whose errors are lower, so these places may be too low.",
+    " tangent kernel, whose errors are lower. So their places in the ranking may be too low.",
     Note.PROBES_DISAGREE: "Linear probes rank {probes} first; the tangent kernel ranks {kernel}"
     " first.",
     Note.ONE_SIZE: "All models have the same size, so a ranking by size is not possible.",

@@ -101,7 +101,8 @@ def require_writable(folder: Path) -> None:
     existing = next(path for path in (folder, *folder.absolute().parents) if is_there(path))
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise CommandError(
-            f"--output: {folder} cannot be written: {existing} is not a folder, or is protected"
+            f"--output: {folder} cannot be written: {existing} is not a folder, or is protected; "
+            "name another folder"
         )
 
 

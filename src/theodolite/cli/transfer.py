@@ -49,7 +49,8 @@ class _Resized:
 
         if images.ndim != 4:
             raise CommandError(
-                f"--image-size, --rgb: expected images (n, c, h, w), got {tuple(images.shape)}"
+                "--image-size, --rgb: expected images (n, c, h, w), got inputs of shape "
+                f"{tuple(images.shape)}; leave these options out"
             )
         if self.rgb and images.shape[1] == 1:
             images = images.expand(-1, 3, -1, -1)

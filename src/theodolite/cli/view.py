@@ -96,7 +96,10 @@ def _saved_results(folders: Sequence[Path]) -> "dict[Path, Survey | History | Tr
     results = {path: load(path) for folder in folders for path in _runs(folder)}
     for path, result in results.items():
         if hasattr(result, "run") and not result.run.steps:
-            raise RecordError(f"{path}: the history has no step yet; nothing to show")
+            raise RecordError(
+                f"{path}: expected a history with at least one step, got none; wait until the "
+                "monitor has measured"
+            )
     return results
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from theodolite.checks import require_between, require_choice, require_count, require_finite
 from theodolite.data.dataset import Dataset, digits, disjoint_rows
 from theodolite.errors import DataError, TheodoliteError, UnknownNameError
+from theodolite.records import listed
 
 __all__ = [
     "Loader",
@@ -280,7 +281,11 @@ def load_image_folder(
 def _both_splits(folder: Path, test_folder: Path, form: _Form) -> Dataset:
     classes = _classes(folder / "train")
     if _classes(test_folder) != classes:
-        raise DataError(f"{folder}: expected the same classes in train and {test_folder.name}")
+        different = sorted(set(classes) ^ set(_classes(test_folder)))
+        raise DataError(
+            f"{folder}: expected the same classes in train and {test_folder.name}, but only one of "
+            f"them has {listed(different, most=3)}; add or remove these sub-folders"
+        )
     train, test = (_read(part, classes, form) for part in (folder / "train", test_folder))
     return Dataset(folder.name, *train, *test, classes, peak=255)
 
@@ -297,7 +302,10 @@ def _pillow() -> Any:
 
 def _classes(folder: Path) -> tuple[str, ...]:
     if not folder.is_dir():
-        raise DataError(f"{folder}: expected a folder with one sub-folder of images per class")
+        raise DataError(
+            f"{folder}: expected a folder with one sub-folder of images per class, found no such "
+            "folder"
+        )
     names = sorted(
         item.name for item in folder.iterdir() if item.is_dir() and not item.name.startswith(".")
     )

@@ -54,7 +54,10 @@ class Watch:
             RuntimeError: Before training has started.
         """
         if self.monitor is None:
-            raise RuntimeError("there is no history yet: training has not started")
+            raise RuntimeError(
+                "there is no history yet, because training has not started; read it after train() "
+                "or fit()"
+            )
         return self.monitor.history
 
     @property
@@ -109,7 +112,12 @@ class Watch:
             try:
                 return self.history.to_html(self.monitor.folder / "report.html")
             except (OSError, RecordError) as error:
-                warn(f"the report is not on disk: {error}", UnwrittenWarning, stacklevel=3)
+                warn(
+                    f"the report is not on disk: {error}. Write it elsewhere while this process "
+                    "lives: history.to_html(path).",
+                    UnwrittenWarning,
+                    stacklevel=3,
+                )
                 return None
 
     def _send(self, record: Record) -> dict[str, float]:

@@ -194,7 +194,7 @@ def _plan(
     silent = [name for name in wanted if name not in shapes]
     if silent:
         raise DomainError(
-            f"layers: expected layers that are called in the forward pass, {silent} are not "
+            f"layers: expected layers that are called in the forward pass, but {silent} are not "
             "(attention uses the weights of its projections directly); leave them out"
         )
     return [(name, _padding(known[name], shapes[name])) for name in shapes if name in wanted]
@@ -236,7 +236,12 @@ def _matched(name: str, new: Tensor, old: Tensor) -> Tensor:
     if norm == 0 or target == 0:
         which = "new" if norm == 0 else "replaced"
         raise DomainError(
-            f"layer {name!r}: expected weights of positive norm, the {which} ones are all zero; "
-            + ("are the data constant?" if norm == 0 else "initialise first or match_norms=False")
+            f"layer {name!r}: expected weights of positive norm, but the {which} ones are all "
+            "zero; "
+            + (
+                "pass data that vary"
+                if norm == 0
+                else "initialise first, or pass match_norms=False"
+            )
         )
     return new * (target / norm)

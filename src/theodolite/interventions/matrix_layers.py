@@ -46,7 +46,8 @@ def matrix_layers(model: nn.Module, layers: Layers | None = None) -> dict[str, n
         found = {name: module for name, module in modules.items() if is_matrix_layer(module)}
         if not found:
             raise DomainError(
-                f"model: expected linear or convolutional layers, {type(model).__name__} has none"
+                "model: expected linear or convolutional layers, but "
+                f"{type(model).__name__} has none"
             )
         return found
     chosen = {name: modules[name] for name in select_layers(model, layers)}
@@ -80,7 +81,9 @@ def running_order(
     device = next(model.parameters()).device
     batch = next(iterate_batches(inputs, batch_size=2, device=device), None)
     if batch is None:
-        raise ShapeError("images: expected at least one batch, got none; is the loader exhausted?")
+        raise ShapeError(
+            "images: expected at least one batch, got none; pass data that can be read again"
+        )
     with torch.no_grad(), evaluating(model), capture_inputs(model, names, note):
         batch.run(model)
     return called

@@ -154,8 +154,8 @@ def _ratio(name: str, stored: float, current: float) -> float:
     for which, norm in (("the reference", stored), ("the model", current)):
         if not 0 < norm < float("inf"):
             raise DomainError(
-                f"layer {name!r}: expected a positive norm in {which}, got {norm}; a layer of "
-                "zeros has no scale, leave it out with layers="
+                f"layer {name!r}: expected a positive norm in {which}, got {norm}; leave the layer "
+                "out with layers="
             )
     return stored / current
 
@@ -237,8 +237,8 @@ def _chain_order(model: nn.Module, inputs: Any = None) -> list[str]:
     weights = [model.get_submodule(name)._parameters.get("weight") for name in order]
     if repeated or len({id(weight) for weight in weights}) < len(weights):
         raise DomainError(
-            "model: expected every weight to be used once, got one that is shared by two layers; "
-            "it cannot have two norms"
+            "model: expected every weight to be used once, got one that is shared by two layers, "
+            "which cannot have two norms; such a model cannot be rescaled"
         )
     return order
 

@@ -135,7 +135,7 @@ def numbered(folder: str | os.PathLike[str]) -> Iterator[Path]:
     if path.name in ("", ".."):  # for paths such as "." the real name is needed
         path = path.resolve()
     if not path.name:
-        raise RecordError(f"{path}: holds a run; name a folder in it")
+        raise RecordError(f"{path}: the root folder holds a run already; name a folder in it")
     yield from (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
 
 

@@ -192,7 +192,7 @@ def _classes_of_text(array: np.ndarray) -> tuple[Tensor, list[str]]:
     if missing:
         raise DomainError(
             f"labels: expected one for each example, got none for {len(missing)} of them, missing "
-            f"at {missing[0]}; leave out examples that have none"
+            f"at {missing[0]}; leave out examples without a label"
         )
     if array.size != len(plain) or not all(isinstance(item, (str, bytes, int)) for item in plain):
         raise DtypeError(

@@ -634,7 +634,8 @@ class SurveyContext:
         if fixed + each > free:
             raise MemoryLimitError(
                 f"gradients: sums of the size of the parameters take {fixed:,} bytes and one "
-                f"example {each:,}, {free:,} are left of memory_limit; pass a larger memory_limit"
+                f"example takes {each:,}, but {free:,} are left of memory_limit; pass a larger "
+                "memory_limit"
             )
         return max(1, min(self.plan.batch_size, (free - fixed) // max(each, 1)))
 

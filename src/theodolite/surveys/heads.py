@@ -71,7 +71,7 @@ class Body(nn.Module):
             handle.remove()
         raise DomainError(
             f"head: expected a layer that the forward pass calls, got {self.head!r}, which it "
-            "does not call"
+            "does not call; pass head='auto', or the name of the last layer that runs"
         )
 
 

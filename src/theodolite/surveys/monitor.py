@@ -204,7 +204,9 @@ class Monitor:
 
     def _begin(self, step: int) -> None:
         if self._last is not None and step <= self._last:
-            raise DomainError(f"step: expected more than {self._last}, got {step}; steps increase")
+            raise DomainError(
+                f"step: expected more than {self._last}, got {step}; pass increasing steps"
+            )
         self._last = step
 
     def measure(self, step: int) -> Survey:

@@ -229,7 +229,7 @@ def find_task(
     if not bool(counted.any()):
         raise DomainError(
             "targets: expected a label at some position, but all are "
-            f"{IGNORED}, or padding by the attention mask"
+            f"{IGNORED}, or padding by the attention mask; check the labels and the mask"
         )
     classes = None
     if labels.kind != "numbers":

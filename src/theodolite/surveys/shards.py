@@ -144,7 +144,7 @@ def _own_truth(truth: Any, count: int) -> Tensor | None:
     if not bool(values.isfinite().all()) or (values.ndim == 1 and _negative(values)):
         raise DomainError(
             "truth: expected class labels of at least 0 or finite numbers, got others; leave out "
-            "examples that have none"
+            "examples without a label"
         )
     return values
 

@@ -93,7 +93,7 @@ class Targets:
         if int(labels.min()) < 0:
             raise DomainError(
                 f"targets: expected class labels of at least 0, got {int(labels.min())}; leave "
-                "out examples that have none"
+                "out examples without a label"
             )
         if int(labels.max()) >= MOST_CLASSES:
             raise DomainError(

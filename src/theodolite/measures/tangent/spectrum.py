@@ -110,6 +110,6 @@ def require_curve(alignments: Tensor) -> Tensor:
     if alignments.detach().isinf().any():
         raise DomainError(
             "alignments: expected finite numbers, or nan if undefined, got infinity; an overflow "
-            "before is the usual cause"
+            "in the kernel is the usual cause"
         )
     return double(alignments)
