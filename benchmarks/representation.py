@@ -17,6 +17,7 @@ from benchmarks.stopwatch import Measured, measure
 from theodolite.measures.representation import (
     alignment_area,
     alignment_curve,
+    curve_from_projections,
     label_projections,
     prepare_features,
 )
@@ -42,7 +43,8 @@ def check(device: str) -> None:
     grid = torch.cat([(sigma[1:] + sigma[:-1]) / 2, sigma[:1] / 1e3])
     expected = torch.stack([mass[sigma >= level].sum() for level in grid])
     for route in ("auto", "gram", "qr", "svd"):
-        curve = absolute_curve(features, labels, grid, route=route)
+        projections = label_projections(features, labels, route=route)
+        curve = curve_from_projections(projections, grid, scale="absolute")
         error = (curve.values - expected).abs().max()
         print(f"largest difference from the definition, route {route}: {error / len(labels):.1e} n")
         if error > 1e-9 * len(labels):

@@ -11,3 +11,9 @@ area_from_projections = partial(representation.area_from_projections, normalized
 chance_curve = partial(curves.chance_curve, rows="none", scale="absolute")
 curve_from_projections = partial(representation.curve_from_projections, scale="absolute")
 top_share = partial(representation.top_share, rows="none")
+
+
+def routed_curve(features, targets, thresholds, route):
+    """The curve by a route that the measures would choose themselves."""
+    projections = representation.label_projections(features, targets, route=route)
+    return curve_from_projections(projections, thresholds)

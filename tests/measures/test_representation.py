@@ -8,6 +8,7 @@ from tests.measures.absolute import (
     alignment_curve,
     area_from_projections,
     curve_from_projections,
+    routed_curve,
     top_share,
 )
 from tests.tolerances import assert_close
@@ -80,9 +81,10 @@ def test_ends_of_the_curve(problem):
 def test_hand_case(threshold, expected, route):
     features = torch.diag(torch.tensor([3.0, 2.0, 0.0], dtype=torch.float64))
     y = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
-    lower = threshold * (1 - 1e-12)  # a threshold of 2 meets a singular value of 2
-    value = representation_alignment(features, y, lower, route=route)
-    assert_close(value, expected)
+    # A threshold of 2 meets a singular value of 2.
+    lower = torch.tensor([threshold * (1 - 1e-12)], dtype=torch.float64)
+    assert_close(routed_curve(features, y, lower, route).values, [expected])
+    assert_close(representation_alignment(features, y, float(lower)), expected)
 
 
 @pytest.mark.spec("1.R5")
@@ -169,8 +171,9 @@ def test_a_tied_plane_has_no_preferred_basis(route, generator):
     left = orthogonal(generator, 7)[:, :3]
     turn = torch.block_diag(orthogonal(generator, 2), torch.ones(1, 1))
     sigma, y = torch.tensor([2.0, 2.0, 1.0], dtype=torch.float64), normal(generator, 7)
+    grid = torch.tensor([1.5], dtype=torch.float64)
     values = [
-        representation_alignment(basis * sigma @ orthogonal(generator, 3), y, 1.5, route=route)
+        routed_curve(basis * sigma @ orthogonal(generator, 3), y, grid, route).values[0]
         for basis in (left, left @ turn)
     ]
     assert_close(values[0], values[1], scale=10.0)

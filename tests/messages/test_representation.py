@@ -37,7 +37,7 @@ CURVE = rep.alignment_curve(F, Y, torch.tensor([0.0, 1.0]))
         (lambda: rep.alignment_area(F, LABELS - 2), DomainError, "targets: .* at least 0, got -2"),
         (lambda: rep.alignment_area(F, LABELS > 0), DomainError, r"targets: .*\.long\(\)"),
         (
-            lambda: rep.alignment_area(F, Y, route="lu"),
+            lambda: rep.label_projections(F, Y, route="lu"),
             DomainError,
             "route: expected one of 'auto'",
         ),

@@ -18,7 +18,6 @@ from theodolite.linalg import (
 from theodolite.measures.representation.curve import tie_tolerance, wants_gradient
 from theodolite.measures.representation.projections import (
     Filter,
-    RouteChoice,
     Rows,
     project,
     read_features,
@@ -34,7 +33,6 @@ def alignment_area(
     *,
     rows: Rows = "unit",
     normalized: bool = True,
-    route: RouteChoice = "auto",
 ) -> Float[Tensor, ""]:
     r"""Area under the alignment curve, exactly and without a grid: the label alignment of a layer.
 
@@ -60,7 +58,6 @@ def alignment_area(
         rows: ``"unit"`` divides each row by its own length, ``"max"`` all rows by the largest,
             ``"none"`` takes them as they are, e.g. from :func:`prepare_features`.
         normalized: divide by :math:`\sqrt n\,\|y\|^2`.
-        route: see :func:`label_projections`.
 
     Returns:
         A scalar: a 0-d tensor, or a 0-d array for NumPy input.
@@ -89,7 +86,7 @@ def alignment_area(
         noise = rank_tolerance(features.shape, eps_of(features))
         area = spectral_form(double(Phi), columns.columns, noise, _root).squeeze(0)
     else:
-        area = _area(project(Phi, columns, 0.0, route=route))
+        area = _area(project(Phi, columns, 0.0))
     return ratio_or_nan(area, len(features) ** 0.5 * columns.energy) if normalized else area
 
 

@@ -27,7 +27,6 @@ from theodolite.linalg import (
 from theodolite.measures.representation.projections import (
     Filter,
     LabelColumns,
-    RouteChoice,
     Rows,
     project,
     read_features,
@@ -71,9 +70,7 @@ def wants_gradient(*tensors: Tensor) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
-def measure_grid(
-    features: Tensor, targets: Tensor, grid: Grid, route: RouteChoice = "auto"
-) -> tuple[Tensor, str]:
+def measure_grid(features: Tensor, targets: Tensor, grid: Grid) -> tuple[Tensor, str]:
     """Alignment on the grid in its scale, and the route of the computation; shapes are checked."""
     columns = read_targets(targets, shares=grid.scale != "absolute")
     if wants_gradient(features, targets):
@@ -81,7 +78,7 @@ def measure_grid(
         mass, taken = _differentiable(features, columns, grid), "svd"
     else:
         smallest, relative = grid.smallest(len(features)), grid.scale == "relative"
-        found = project(features, columns, smallest, relative=relative, route=route)
+        found = project(features, columns, smallest, relative=relative)
         mass, taken = mass_above(found, grid), str(found.route)
     if grid.scale == "absolute":
         return mass, taken
@@ -123,8 +120,6 @@ def representation_alignment(
     features: Float[Tensor, "n d"],
     targets: Shaped[Tensor, "n *c"],
     threshold: float,
-    *,
-    route: RouteChoice = "auto",
 ) -> Float[Tensor, ""]:
     r"""Label mass on left singular vectors whose singular value is at least a threshold.
 
@@ -138,13 +133,12 @@ def representation_alignment(
     Range: [0, :math:`\|y\|^2`].
     Invariant to: joint permutation or rotation of the examples; rotation of the features; appended
         zero columns; the sign of the targets.
-    Undefined (``nan``): a threshold that the given route does not resolve.
+    Undefined: never.
 
     Args:
         features: :math:`\Phi`, prepared with :func:`prepare_features`.
         targets: :math:`y`: a vector, columns, or integer class labels (one-hot columns).
         threshold: :math:`\tau \ge 0`.
-        route: see :func:`label_projections`.
 
     Returns:
         A scalar: a 0-d tensor, or a 0-d array for NumPy input.
@@ -168,7 +162,7 @@ def representation_alignment(
     read_features(features, targets)
     require_between(0.0, float("inf"), open_high=True, threshold=threshold)
     level = torch.tensor([threshold], dtype=torch.float64, device=double(features[:0]).device)
-    values, _ = measure_grid(features, targets, Grid(level), route)
+    values, _ = measure_grid(features, targets, Grid(level))
     return values.squeeze(0)
 
 
@@ -221,7 +215,6 @@ def alignment_curve(
     *,
     rows: Rows = "unit",
     scale: Scale = "normalized",
-    route: RouteChoice = "auto",
 ) -> AlignmentCurve:
     r"""Alignment on a grid of thresholds.
 
@@ -238,7 +231,7 @@ def alignment_curve(
         columns; the sign of the targets; scaling of any row (``rows="unit"``); joint rotation of
         the examples (``rows="none"``).
     Undefined (``nan``): targets of zeros where values are shares; features of zeros in the scale
-        ``"relative"``; thresholds that the given route does not resolve.
+        ``"relative"``.
 
     Args:
         features: :math:`\Phi`, one row per example.
@@ -248,7 +241,6 @@ def alignment_curve(
             length lie there.
         rows: length of the rows, as in :func:`alignment_area`.
         scale: ``"absolute"``, ``"normalized"`` or ``"relative"``, see :class:`AlignmentCurve`.
-        route: see :func:`label_projections`.
 
     Returns:
         The thresholds and the alignment at each, with the scale and the route.
@@ -269,7 +261,7 @@ def alignment_curve(
     """
     Phi = read_features(features, targets, rows)
     grid = grid_of(thresholds, scale, len(features), features)
-    values, taken = measure_grid(Phi, targets, grid, route)
+    values, taken = measure_grid(Phi, targets, grid)
     return AlignmentCurve(grid.thresholds, values, scale, taken)
 
 
