@@ -1,1 +1,1 @@
-"""Side by side with peers and with the floor; never part of the tests."""
+"""Speed, memory and accuracy, beside other libraries and lower bounds; never part of the tests."""

@@ -2,9 +2,9 @@
 
 ``python -m benchmarks [--device cuda] [--small] [NAME ...]``
 
-On the CPU the cases that are meant for a GPU are left out or made smaller (``CPU_SIZES``), so that
-the whole takes minutes; ``--small`` tries that all of them run. Each benchmark run on its own has
-the full sizes.
+On a CPU some cases are left out or smaller (``CPU_SIZES``), so that all benchmarks together take
+minutes. ``--small`` only tries that all of them run. A benchmark that is run on its own has the
+full sizes.
 """
 
 import argparse

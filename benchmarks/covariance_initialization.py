@@ -3,9 +3,10 @@
     PYTHONPATH=src python -m benchmarks.covariance_initialization --device cuda --data DIR
 
 DIR holds ``fashion_mnist.npz`` and ``cifar10.npz`` (x_train, y_train, x_test, y_test, uint8).
-Network and rule are those of [maennel2020], appendix E.3: three 3x3 convolutions of 16 filters, a
-pool, 512 units; SGD with momentum 0.9, batches of 256, learning rate 0.002. Training and test
-accuracy after 100 and 1000 steps: all ways to start share seeds, batches, dense layer and head.
+Network and rule are those of [maennel2020], appendix E.3. The network has three 3x3 convolutions of
+16 filters, a pool and 512 units. The rule is SGD with momentum 0.9, batches of 256 and learning
+rate 0.002. The table has training and test accuracy after 100 and 1000 steps. All initialisations
+share seeds, batches, dense layer and head.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""CKA of the 18 convolutions of ResNet-18 against each other and the labels, over all the data.
+"""CKA of the 18 convolutions of ResNet-18 with each other and with the labels, over all the data.
 
-Run: ``python -m benchmarks.features --device cuda``. Ours is exact for all n examples at once; the
-minibatch estimate of pytorch-cka, where it is installed, averages over batches. The floor is the
-forward pass and the products of the flattened features with themselves.
+Run: ``python -m benchmarks.features --device cuda``. Our value is exact for all n examples at once.
+The minibatch estimate of pytorch-cka, if it is installed, averages over batches. The lower bound is
+the forward pass and the products of the flattened features with themselves.
 """
 
 import argparse

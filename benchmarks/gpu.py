@@ -1,11 +1,11 @@
-"""The table of a GPU: surveys, kernels, gradients, a monitor; beside a plain pass and peers.
+"""The table for a GPU: surveys, kernels, gradients and a monitor, beside a plain pass and peers.
 
 ``python -m benchmarks.gpu [--device cuda] [--only WORDS;...] [--write] [--profile]``, or
-``make bench-gpu``. One run gives every row; ``--write`` puts the table into benchmarks/README.md
-with the machine and the commit. A row is the best of a few calls after a warm-up, with algorithms
-of cuDNN chosen by timing in it (``torch.backends.cudnn.benchmark``); a survey and a monitor
-are timed once, with PyTorch's defaults, as users meet them.
-``--small`` runs every row with few examples and channels, to try the script where there is no GPU.
+``make bench-gpu``. One run gives every row. ``--write`` puts the table into benchmarks/README.md
+with the machine and the commit. A row is the best of a few calls after a warm-up, with
+``torch.backends.cudnn.benchmark = True``. A survey and a monitor are timed once, with PyTorch's
+defaults. ``--small`` runs every row with few examples and channels, to try the script without a
+GPU.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""In-class Omega of every layer of ResNet-18 with GroupNorm: time and memory of one plain pass?
+"""In-class Omega of every layer of ResNet-18 with GroupNorm: does it cost more than one plain pass?
 
-Run: ``python -m benchmarks.gradients --device cuda``. The floor is one forward and backward pass
-over the same data, which gives no more than the summed gradient. Peers form the gradient of every
-example: torch.func, Opacus and BackPACK where they are installed.
+Run: ``python -m benchmarks.gradients --device cuda``. The lower bound is one forward and backward
+pass over the same data, which gives only the summed gradient. Peers form the gradient of every
+example: torch.func, and Opacus and BackPACK if they are installed.
 """
 
 import argparse

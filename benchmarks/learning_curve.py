@@ -1,13 +1,13 @@
 """Accuracy with ten times the labels: predicted from a few hundred examples, and measured.
 
 ``python -m benchmarks.learning_curve --data FOLDER`` reads mnist.npz, fashion_mnist.npz and
-cifar10.npz there; the text set holds docstrings of installed packages, with the package as label.
-Features are frozen: random convolutions and pixels of images, hashed letters of sentences; with
-``--features FOLDER`` also those in files NAME.npz (x, y). Truth is a ridge probe with ten times
-the labels, its ridge chosen by leaving one out, on 2,000 held-out examples.
+cifar10.npz there. The text set holds docstrings of installed packages, with the package as label.
+Features are frozen: random convolutions and pixels of images, and hashed letters of sentences.
+``--features FOLDER`` adds those in files NAME.npz (x, y). The truth is a ridge probe with ten times
+the labels, judged on 2,000 held-out examples. Leave-one-out error chooses its ridge.
 
-Rivals: power laws through linear probes of sub-samples, with and without a floor, and no growth
-at all.
+The alternatives are power laws fitted to linear probes of sub-samples, with and without a floor,
+and the assumption that nothing changes.
 """
 
 import argparse

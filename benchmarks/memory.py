@@ -3,10 +3,10 @@
 Run: ``python -m benchmarks.memory [--calls survey ...] [--networks mlp ...] [--limits 20 50 ...]``.
 
 Every case runs in a process of its own. It first makes the same call for a tiny network, which
-loads libraries and starts threads; then freed memory is handed back to the system. The peak is the
-largest resident size during the call (``VmHWM`` of Linux) less the size before it. The model and
-the data are there before. Limit 0 stands for no limit. ``--where`` prints the stack of the main
-thread when the resident size was largest.
+loads libraries and starts threads. Then freed memory is returned to the system. The peak is the
+largest resident size during the call (``VmHWM`` of Linux) minus the size before it. The model and
+the data are in memory before. Limit 0 means no limit. ``--where`` prints the stack of the main
+thread at the largest resident size.
 """
 
 import argparse

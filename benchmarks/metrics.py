@@ -1,9 +1,9 @@
-"""A million rows of 512 features streamed through every metric: how far from one pass over them?
+"""A million rows of 512 features streamed through every metric, beside one pass over the same data.
 
 Run: ``python -m benchmarks.metrics``, with ``--device cuda`` on a GPU, ``--rows 100000`` for less.
-The floor reads every batch once, converts it to float64 and multiplies it with itself, which is
-the least that anything with exact second moments must do. Batches are drawn on the fly, outside the
-clock; the state of each metric is the only memory that lasts.
+The lower bound reads every batch once, converts it to float64 and multiplies it with itself. All
+methods with exact second moments need this. Batches are drawn when they are needed, and this time
+does not count. Only the state of each metric stays in memory.
 """
 
 import argparse

@@ -1,12 +1,12 @@
-"""Overhead of the monitor with its default settings: a probe of 256 examples every 100 steps.
+"""Overhead of the monitor with its default settings: a probe set of 256 examples every 100 steps.
 
-``python -m benchmarks.monitor [--device cuda] [--steps 1000]``: batch-128 training of ResNet-18 on
-a GPU, of a small CNN on 8x8 digits on the CPU. Training and measurements are timed in turns, so
-that a change of clock speed meets both. The goal is at most 5 %. The first measurement, which
-checks the engine, and the last, which has everything, come once a run and are given beside it.
+``python -m benchmarks.monitor [--device cuda] [--steps 1000]`` trains ResNet-18 with batches of 128
+on a GPU, or a small CNN on 8x8 digits on the CPU. Training and measurements are timed in turns, so
+that a change of clock speed affects both. The goal is at most 5 %. The first measurement checks the
+engine, and the last one measures everything. Both happen once in a run and have rows of their own.
 
-``--calls`` counts calls of torch's operations (views left out) per part of a measurement instead:
-what a GPU's host has to ask for, and the same on every machine.
+``--calls`` instead counts calls of torch's operations (without views) per part of a measurement.
+The host of a GPU must launch each of them. The count is the same on every machine.
 """
 
 import argparse

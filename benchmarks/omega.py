@@ -1,8 +1,8 @@
-"""Omega of 10,000 vectors of length 20,000 (float32) against one pass of ``norm`` over the data.
+"""Omega of 10,000 vectors of length 20,000 (float32), beside one pass of ``norm`` over the data.
 
-Run: ``python -m benchmarks.omega [--device cuda]``. The floor reads the data once; Omega needs the
-norms and the sums of all vectors, its check for finite entries included. Then the same for classes,
-and how the cost grows with n and d.
+Run: ``python -m benchmarks.omega [--device cuda]``. The lower bound reads the data once. Omega
+needs the norms and the sums of all vectors, and checks that they are finite. The next rows are for
+classes, and show how the cost grows with n and d.
 """
 
 import argparse

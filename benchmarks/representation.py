@@ -1,8 +1,9 @@
-"""The alignment curve against the one Gram matrix that it cannot avoid, and against a thin SVD.
+"""The alignment curve beside the one Gram matrix that it needs, and beside a thin SVD.
 
-Run: ``python -m benchmarks.representation [--device cuda]``. By default n = 50,000 examples,
-d = 512 features and 10 classes on the CPU; 2,048 and 100 on a GPU. The floor is one
-float64 ``features.T @ features``. Then how the cost grows with n and d.
+Run: ``python -m benchmarks.representation [--device cuda]``. The defaults on a CPU are n = 50,000
+examples, d = 512 features and 10 classes. On a GPU they are 2,048 features and 100 classes. The
+lower bound is one float64 ``features.T @ features``. The last rows show how the cost grows with n
+and d.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""ResNets: for 32x32 images (3x3 stem, no pooling), with the in-place ops of the stock model."""
+"""ResNets for 32x32 images (3x3 stem, no pooling), with in-place operations as in torchvision."""
 
 from collections.abc import Callable
 

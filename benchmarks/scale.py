@@ -1,10 +1,11 @@
-"""Memory, time and traffic of every family: formulas, measurements, and answers at scale.
+"""Memory, time and traffic of every family: predicted by formulas, measured, and at large sizes.
 
 ``python -m benchmarks.scale [--device cpu]``
 
-Measures a survey of each family at two sizes in one process (peak of the resident memory, seconds
-of the processor) and in two gloo processes (bytes that the first sends), and prints the ratio
-predicted / measured. Then prints what the formulas say of a large model and of many examples.
+It measures a survey of each family at two sizes in one process: peak of the resident memory, and
+seconds of the processor. It then measures two gloo processes: bytes that the first one sends. It
+prints the ratio of predicted to measured numbers. Then it prints the predictions for a large model
+and for many examples.
 """
 
 import argparse

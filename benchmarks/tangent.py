@@ -1,9 +1,9 @@
-"""Tangent kernels per layer: time, peak memory, floor, peers and scaling.
+"""Tangent kernels per layer: time, peak memory, lower bound, peers and scaling.
 
     PYTHONPATH=src python -m benchmarks.tangent --device cuda
 
-Weights of convolutional and linear layers, per-layer kernels, all ten outputs, float32 result. The
-outputs of every tool are compared with ours before anything is timed.
+Kernels are those of the weights of convolutional and linear layers, for all ten outputs, in
+float32. The outputs of every tool are compared with ours before anything is timed.
 """
 
 import argparse

@@ -1,7 +1,8 @@
-"""Steps per second of the training loop against a bare hand-written one, and of ensembles.
+"""Steps per second of the training loop, beside a plain hand-written one, and of ensembles.
 
-Runs are interleaved and the minima taken. A step's time is the difference of a long and a short
-run, so that neither side pays for its setting-up (recording a CUDA graph, the log's evaluations).
+Runs of both are interleaved, and the fastest ones count. The time of a step is the difference of a
+long and a short run. So the preparation (recording a CUDA graph, evaluations for the log) does not
+count.
 """
 
 import argparse

@@ -1,1 +1,1 @@
-"""Which sources should be added to a small labelled target set? Rules beside fine-tuning."""
+"""Which sources should be added to a small labelled target set? Rules compared with fine-tuning."""

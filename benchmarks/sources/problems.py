@@ -1,8 +1,9 @@
 """Thirteen problems: a target with few labels, and sources that may help or harm.
 
 Every problem has a start network, a target of ``labels`` examples, sources of ``each`` examples and
-1,000 test examples: the first half chooses the learning rate, the second half is the truth. A seed
-draws other examples. ``pack`` writes all of them to one file, which is all that fine-tuning needs.
+1,000 test examples. The first half of the test examples chooses the learning rate, the second half
+is the truth. Another seed draws other examples. ``pack`` writes all of them to one file, which is
+all that fine-tuning needs.
 """
 
 import re

@@ -1,6 +1,6 @@
 """Images of 16x16 for source tasks and targets, cut from CIFAR-10, MNIST and Fashion-MNIST.
 
-No image serves twice: sources, labelled target examples and test examples are disjoint parts.
+Every image is used once: sources, labelled target examples and test examples are disjoint parts.
 """
 
 from collections.abc import Callable

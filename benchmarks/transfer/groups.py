@@ -1,10 +1,10 @@
-"""Do similarities of representations know how a network was trained?
+"""Do similarities of representations show how a network was trained?
 
-Two tests of the ReSi benchmark, rebuilt on MNIST and CIFAR-10: networks are trained on labels of
-which a share is random, or on images with a coloured corner that gives the label away in a share of
-cases; five shares make five groups of five seeds. A good similarity puts two networks of one group
-closer than networks of two groups. Representations are those of test images, in the shortcut test
-with corners of random colours.
+Two tests of the ReSi benchmark, rebuilt on MNIST and CIFAR-10. In the first a share of the training
+labels is random. In the second a coloured corner of the images gives the label away in a share of
+cases. Five shares make five groups of five seeds. A good similarity is higher within a group than
+between groups. Representations are those of test images, whose corners have random colours in the
+second test.
 """
 
 from collections.abc import Callable, Iterator

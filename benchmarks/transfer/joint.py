@@ -1,9 +1,9 @@
 """Regression with several kernels in equal shares, on all labels: candidates that did not win.
 
-Three kernels, each brought to a mean eigenvalue of one after centring: of the features that the
-head receives, of the features of all blocks, and the tangent kernel of the body. All happens on
-the device; leaving one out goes through Cholesky factors, which a GPU computes faster than
-eigenvectors.
+There are three kernels: of the features that the head receives, of the features of all blocks, and
+the tangent kernel of the body. Each is centred and scaled to a mean eigenvalue of one. Everything
+is computed on the device. Leave-one-out errors come from Cholesky factors, which a GPU computes
+faster than eigenvectors.
 """
 
 import time

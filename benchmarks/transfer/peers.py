@@ -1,6 +1,6 @@
-"""Scores by which others rank pretrained models: how well frozen features explain new labels.
+"""Published scores for ranking pretrained models: how well do frozen features explain new labels?
 
-Each agrees with the code that its authors published. Where that code and the paper differ, the
+Each agrees with the code that its authors published. If this code and the paper differ, the
 docstring says so. Ours is :func:`theodolite.measures.representation.leave_one_out_probe`.
 """
 

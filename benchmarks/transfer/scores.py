@@ -1,7 +1,7 @@
 """Every score on the same features and kernels of a (source, target) pair.
 
-A score sees what a user has: the labelled examples, the features that each block passes on, and the
-tangent kernel under a fresh head. The held-out probe alone sees test labels.
+A score gets what a user has: the labelled examples, the features of each block, and the tangent
+kernel below a new head. Only the held-out probe gets test labels.
 """
 
 import pickle

@@ -1,15 +1,15 @@
-"""A shelf of published networks: how do rankings and forecasts do on real weights?
+"""Published networks: how good are rankings and forecasts on real weights?
 
     python -m benchmarks.transfer.shelf pack  --weights FOLDER --states states --images shelf.npz
     python -m benchmarks.transfer.shelf tune  --states states --images shelf.npz --device cuda
     python -m benchmarks.transfer.shelf probe --weights FOLDER --images shelf.npz
     python -m benchmarks.transfer.shelf table
 
-``pack`` writes one file for each network, with rounded weights, so that it travels: half precision,
-VGG16 and ResNet-152 8 bits, scaled per output channel. ``tune`` compares scores with fine-tuning,
-both of these rounded networks; the truth of ``probe`` is a linear probe judged on held-out images;
-``table`` prints what shelf-tuned.csv and shelf-probed.csv hold. FOLDER holds the packages of
-README.md, unpacked.
+``pack`` writes one small file for each network, with rounded weights: half precision, or 8 bits
+scaled per output channel for VGG16 and ResNet-152. ``tune`` compares scores with fine-tuning, both
+of these rounded networks. ``probe`` compares scores with a linear probe on held-out images.
+``table`` prints the contents of shelf-tuned.csv and shelf-probed.csv. FOLDER holds the unpacked
+packages of README.md.
 """
 
 import argparse

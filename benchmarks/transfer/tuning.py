@@ -1,4 +1,4 @@
-"""Train the zoo, and the truth: what fine-tuning reaches from each source on each target."""
+"""Train the source networks, then fine-tune each on each target: the truth of the tables."""
 
 import itertools
 import time
