@@ -176,8 +176,8 @@ class ExampleCheck:
     """The checks of one measurement and their results so far.
 
     For every batch ``ModelRecorder.run`` draws the rows that run alone. Then kernels draw weights
-    for the rows if the batch is due, and the rows and weights of the rerun (:meth:`checked_batch`).
-    Gradients draw whether the batch is due, a weight for every example, and the rows of the rerun.
+    for the rows if the batch is due, and the rerun (:meth:`draw_rerun`). Gradients draw whether the
+    batch is due, a weight for every example, and the parts of the rerun.
     """
 
     mode: Check = True  # the caller's argument
@@ -203,19 +203,19 @@ class ExampleCheck:
         outputs, examples = torch.split(self.draw_weights(c + n).to(run.outputs.detach()), [c, n])
         return RowWeights(outputs.expand(n, c), examples)
 
-    def checked_batch(
+    def draw_rerun(
         self, recorder: "ModelRecorder", run: "ForwardRun", batch: Batch, start: int
-    ) -> "CheckedBatch":
-        """A batch with checked rows, and what is drawn to compare it with a rerun."""
+    ) -> "Rerun":
+        """Draw which rows of a batch run again, and weights of their outputs."""
         n, c = run.outputs.shape
         # Only the first single run keeps its graph. With one of every checked batch they add up.
         single = run.single if self.checked_batches == 1 else None
         passes = 1 if recorder.choice.mode == "full" else c
         most = max(2, _PART // passes)
-        reruns = self.draw_reruns(n, None if single is None else single.row, most)
-        output_weights = self.draw_weights(sum(map(len, reruns)), c).to(run.outputs.device)
+        parts = self.draw_parts(n, None if single is None else single.row, most)
+        output_weights = self.draw_weights(sum(map(len, parts)), c).to(run.outputs.device)
         outputs = run.outputs.detach()
-        return CheckedBatch(batch, start, outputs, reruns, output_weights, single=single)
+        return Rerun(batch, start, outputs, parts, output_weights, single=single)
 
     def draw_whether_due(self, suspects: Iterable[str], *, is_first: bool = False) -> bool:
         """Count the next batch; return whether it is checked.
@@ -235,7 +235,7 @@ class ExampleCheck:
         """Rows of the next batch that may run alone; the first of them always does."""
         return torch.randperm(examples, generator=self.draws)[:_FEW].tolist()
 
-    def draw_reruns(
+    def draw_parts(
         self, examples: int, single: int | None = None, most: int = _PART
     ) -> list[list[int]]:
         """Rows that run again, in parts: a random half, of at most ``most`` rows, and one more row.
@@ -303,38 +303,38 @@ class SingleRun:
 
 
 @dataclass(frozen=True)
-class CheckedBatch:
-    """A batch with checked rows, and the part of it that runs again."""
+class Rerun:
+    """A batch with checked rows, and the parts of it that run again, each as another batch."""
 
     batch: Batch
     start: int  # index of the first example in the data
     outputs: Float[Tensor, "n c"]  # the differentiated outputs, (n, c)
-    reruns: list[list[int]]  # rows of the batch that run again, each group as a separate batch
+    parts: list[list[int]]  # rows of the batch, part by part
     # A random weight for every output of these rows, in their order.
     output_weights: Float[Tensor, "m c"]
     # Parameters of a group -> norm of its weighted sum of gradients, and the root of the sum of the
     # squared norms of the terms, from the factors.
     group_norms: Mapping[tuple[str, ...], tuple[float, float]] = field(default_factory=dict)
-    # One of the examples of reruns, if it already ran alone and was compared.
+    # A part of one example that has run alone already, and was compared.
     single: SingleRun | None = None
 
     @cached_property
-    def rerun_rows(self) -> list[int]:
+    def rows(self) -> list[int]:
         """All rows of the batch that run again."""
-        return [row for part in self.reruns for row in part]
+        return [row for part in self.parts for row in part]
 
     @cached_property
-    def rerun_index(self) -> Int[Tensor, " m"]:
+    def index(self) -> Int[Tensor, " m"]:
         """The same as a tensor, on the device of the outputs."""
-        return torch.tensor(self.rerun_rows, device=self.outputs.device)
+        return torch.tensor(self.rows, device=self.outputs.device)
 
     @cached_property
-    def rerun_batches(self) -> list[Batch]:
+    def batches(self) -> list[Batch]:
         """The examples that run again, part by part."""
         single = self.single
         return [
             self.batch.take(part) if single is None or part != [single.row] else single.batch
-            for part in self.reruns
+            for part in self.parts
         ]
 
     def weights_by_output(self, mode: str) -> list[Float[Tensor, "m c"]]:
@@ -416,24 +416,22 @@ def compare_rows(
         )
 
 
-def rerun_parts(recorder: "ModelRecorder", checked_batch: CheckedBatch) -> Iterator[Tensor]:
+def run_again(recorder: "ModelRecorder", rerun: Rerun) -> Iterator[Tensor]:
     """Outputs of every part that runs again as a separate batch, (m, c), with their graph.
 
     They must be those of the batch.
     """
-    single = checked_batch.single
-    for part, batch in zip(checked_batch.reruns, checked_batch.rerun_batches, strict=True):
+    single = rerun.single
+    for part, batch in zip(rerun.parts, rerun.batches, strict=True):
         if single is not None and part == [single.row]:
             yield single.outputs
             continue
         outputs = recorder.chosen_outputs(batch)
         compared = Comparison()
-        compared.add_rows(
-            "outputs", outputs, checked_batch.outputs[part], whole=checked_batch.outputs
-        )
+        compared.add_rows("outputs", outputs, rerun.outputs[part], whole=rerun.outputs)
         if compared.first_above(recorder.tolerance) is not None:
             text = "examples have other outputs in another batch"
-            seen = [(checked_batch.batch, checked_batch.outputs), (batch, outputs.detach())]
+            seen = [(rerun.batch, rerun.outputs), (batch, outputs.detach())]
             raise cannot_split(Cause.OTHER_BATCH, text, seen)
         yield outputs
 
@@ -441,7 +439,7 @@ def rerun_parts(recorder: "ModelRecorder", checked_batch: CheckedBatch) -> Itera
 def check_loss(
     recorder: "ModelRecorder",
     loss: Callable[[Tensor, Batch], Tensor],
-    checked_batch: CheckedBatch,
+    rerun: Rerun,
     losses: Float[Tensor, " n"],
     seed: Float[Tensor, "n c"],
 ) -> None:
@@ -450,10 +448,10 @@ def check_loss(
     The same outputs are used again. If a model fits its targets to the last digits, the loss of new
     outputs would be rounding only.
     """
-    rows = checked_batch.rerun_index
-    parts = torch.split(checked_batch.outputs[rows], [*map(len, checked_batch.reruns)])
+    rows = rerun.index
+    parts = torch.split(rerun.outputs[rows], [*map(len, rerun.parts)])
     outputs = [part.requires_grad_() for part in parts]
-    again = torch.cat([*map(loss, outputs, checked_batch.rerun_batches)])
+    again = torch.cat([*map(loss, outputs, rerun.batches)])
     gradients = torch.autograd.grad(again.sum(), outputs, materialize_grads=True)
     compared = Comparison()
     compared.add_rows("loss", again[:, None], losses[rows, None], whole=losses[:, None])

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from theodolite.engine.batches import Batch
 from theodolite.engine.calls import CannotSplitError, WrongGradientError, tensors_in
-from theodolite.engine.check import CheckedBatch, rerun_parts
+from theodolite.engine.check import Rerun, run_again
 from theodolite.engine.rounding import BACKWARD, VANISHING, inner_product, norm_of, norms_of, wide
 from theodolite.errors import CaptureError, NotFiniteError, RangeError
 
@@ -32,21 +32,19 @@ _FAR = 1e6  # kernels above this multiple of the smallest number of a dtype have
 
 def rerun_gradients(
     recorder: "ModelRecorder",
-    checked_batch: CheckedBatch,
+    rerun: Rerun,
     output_weights: Sequence[Float[Tensor, "m c"]],
 ) -> Iterator[dict[str, Tensor]]:
     """For each set of weights, the gradients of the weighted outputs that run again, in turn."""
-    outputs = torch.cat([*rerun_parts(recorder, checked_batch)])
+    outputs = torch.cat([*run_again(recorder, rerun)])
     for weights in output_weights:  # later comparisons use the graph of the single run again
         yield plain_gradients(outputs, recorder.ownership.parameters, weights, keep=True)
 
 
-def part_gradients(
-    recorder: "ModelRecorder", checked_batch: CheckedBatch
-) -> Iterator[dict[str, Tensor]]:
+def part_gradients(recorder: "ModelRecorder", rerun: Rerun) -> Iterator[dict[str, Tensor]]:
     """Gradient of the weighted outputs of each part that runs again; the last is one example."""
-    weights = checked_batch.output_weights
-    for outputs in rerun_parts(recorder, checked_batch):
+    weights = rerun.output_weights
+    for outputs in run_again(recorder, rerun):
         own, weights = weights[: len(outputs)], weights[len(outputs) :]
         yield plain_gradients(outputs, recorder.ownership.parameters, own)
 
@@ -125,7 +123,7 @@ def _ratio(gap: float, scale: float) -> float:
 def compare_kernels(
     recorder: "ModelRecorder",
     kernels: Mapping[str, Tensor],
-    sides: tuple[Sequence[CheckedBatch], Sequence[CheckedBatch]],
+    sides: tuple[Sequence[Rerun], Sequence[Rerun]],
 ) -> None:
     r"""Compare kernels of the examples that run again with plain autograd.
 
@@ -143,8 +141,8 @@ def compare_kernels(
 def _compare_block(
     recorder: "ModelRecorder",
     kernels: Mapping[str, Tensor],
-    left: CheckedBatch,
-    right: CheckedBatch,
+    left: Rerun,
+    right: Rerun,
 ) -> None:
     mode = recorder.choice.mode
     of_columns: Iterator[dict[str, Tensor]] = iter(())
@@ -169,7 +167,7 @@ def _compare_block(
     _compare_groups(recorder, left, squares)
     u, v = left.output_weights, right.output_weights
     u, v = (u.flatten(), v.flatten()) if mode == "full" else (u[:, 0], v[:, 0])
-    rows, columns = (side.rerun_index + side.start for side in (left, right))
+    rows, columns = (side.index + side.start for side in (left, right))
     parts = [_entries(kernel, rows, columns, mode) for kernel in kernels.values()]
     v = v.to(parts[0])
     forms = (torch.stack([part @ v for part in parts]).to(u) @ u).tolist()
@@ -206,26 +204,24 @@ def compare_forms(
             )
 
 
-def compare_in_batch(recorder: "ModelRecorder", checked_batch: CheckedBatch) -> None:
+def compare_in_batch(recorder: "ModelRecorder", rerun: Rerun) -> None:
     """Compare weighted gradients of plain autograd in the batch and in another batch."""
-    outputs = recorder.chosen_outputs(checked_batch.batch)[checked_batch.rerun_index]
-    weights = checked_batch.output_weights
+    outputs = recorder.chosen_outputs(rerun.batch)[rerun.index]
+    weights = rerun.output_weights
     found = plain_gradients(outputs, recorder.ownership.parameters, weights)
-    (wanted,) = rerun_gradients(recorder, checked_batch, [weights])
+    (wanted,) = rerun_gradients(recorder, rerun, [weights])
     compare_gradients(recorder, found, wanted, {})
 
 
-def with_group_norms(
-    checked_batch: CheckedBatch, factors: Sequence["Factors"], mode: str, limit: int
-) -> CheckedBatch:
+def with_group_norms(rerun: Rerun, factors: Sequence["Factors"], mode: str, limit: int) -> Rerun:
     """The same batch with norms of weighted sums of gradients, from the factors of some groups."""
     if not factors:
-        return checked_batch
-    sets = checked_batch.weights_by_output(mode)
+        return rerun
+    sets = rerun.weights_by_output(mode)
     sums: list[Tensor] = []
     squares: list[Tensor] = []
     for own in factors:
-        chosen = own[checked_batch.rerun_index]
+        chosen = own[rerun.index]
         spans = [*chosen.spans(limit)]
         parts = [chosen[span] for span in spans]
         for weights in sets:
@@ -241,18 +237,18 @@ def with_group_norms(
         own.names: (math.hypot(*islice(norms, len(sets))), size)
         for own, size in zip(factors, sizes, strict=True)
     }
-    return replace(checked_batch, group_norms=groups)
+    return replace(rerun, group_norms=groups)
 
 
 def _compare_groups(
-    recorder: "ModelRecorder", checked_batch: CheckedBatch, squares: Sequence[Mapping[str, float]]
+    recorder: "ModelRecorder", rerun: Rerun, squares: Sequence[Mapping[str, float]]
 ) -> None:
     """Compare norms of weighted sums for each group; a large group of a layer hides a small one.
 
     ``squares`` has the squared norms of autograd's sums, for every set of weights.
     """
     names, gaps, scales = [], [], []
-    for group, (found, size) in checked_batch.group_norms.items():
+    for group, (found, size) in rerun.group_norms.items():
         wanted = sum(of[name] for of in squares for name in group if name in of) ** 0.5
         names.append(group[0])
         gaps.append(abs(found - wanted))

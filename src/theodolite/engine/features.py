@@ -226,11 +226,11 @@ class FeatureReader:
         is_due = checker.draw_whether_due(watch.names)
         singles = singles if watch.names else singles[:1]
         if checker.every or len(batch) == 1:
-            singles = []  # single examples are among the reruns
+            singles = []  # they are among the parts that run again
         checker.single_examples += len(singles)
-        reruns = checker.draw_reruns(len(batch), singles[0] if singles else None) if is_due else []
+        parts = checker.draw_parts(len(batch), singles[0] if singles else None) if is_due else []
         singles = singles[1:] if is_due else singles
-        for part in [*([row] for row in singles), *reversed(reruns)]:
+        for part in [*([row] for row in singles), *reversed(parts)]:
             cause = Cause.SINGLE_EXAMPLE if len(part) == 1 else Cause.OTHER_BATCH
             again = self._pass(batch.take(part))
             compared = Comparison()

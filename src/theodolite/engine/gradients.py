@@ -24,9 +24,9 @@ from theodolite.engine.calls import tensors_in
 from theodolite.engine.check import (
     Check,
     Checked,
-    CheckedBatch,
     ExampleCheck,
     Measured,
+    Rerun,
     RowWeights,
     check_loss,
     check_rows,
@@ -849,7 +849,7 @@ class GradientAccumulation:
 
     def _check_batch(
         self, run: ForwardRun, batch: Batch, start: int, arrived: list[Tensor | None]
-    ) -> tuple[CheckedBatch, Float[Tensor, " m"]]:
+    ) -> tuple[Rerun, Float[Tensor, " m"]]:
         """Check rows and loss; return the checked batch and the weights of its rerun examples."""
         recorder, seed = self._recorder, arrived[0]
         assert seed is not None
@@ -857,27 +857,27 @@ class GradientAccumulation:
         weights = recorder.checker.draw_example_weights(seed)
         check_rows(recorder, run, RowWeights(seed, weights), arrived[1:])
         single = None if run.single is None else run.single.row
-        reruns = recorder.checker.draw_reruns(len(batch), single)
-        rows = torch.tensor([row for part in reruns for row in part], device=weights.device)
+        parts = recorder.checker.draw_parts(len(batch), single)
+        rows = torch.tensor([row for part in parts for row in part], device=weights.device)
         weights = weights[rows]
         outputs, weighted = run.outputs.detach(), seed[rows] * weights[:, None]
-        checked_batch = CheckedBatch(batch, start, outputs, reruns, weighted, single=run.single)
-        check_loss(recorder, self._loss, checked_batch, run.losses.detach(), seed)
-        return checked_batch, weights
+        rerun = Rerun(batch, start, outputs, parts, weighted, single=run.single)
+        check_loss(recorder, self._loss, rerun, run.losses.detach(), seed)
+        return rerun, weights
 
     def _compare(
         self,
-        checked: tuple[CheckedBatch, Float[Tensor, " m"]],
+        checked: tuple[Rerun, Float[Tensor, " m"]],
         run: ForwardRun,
         factors: Sequence[Factors],
         squares: Float[Tensor, "groups n"],
     ) -> None:
         """Compare weighted sums of gradients, and norms of one example, with plain autograd."""
-        checked_batch, example_weights = checked
-        rows, weights = checked_batch.rerun_index, example_weights.unsqueeze(1)
+        rerun, example_weights = checked
+        rows, weights = rerun.index, example_weights.unsqueeze(1)
         wanted: dict[str, Tensor] = {}
         single: dict[str, Tensor] = {}
-        for single in part_gradients(self._recorder, checked_batch):  # the last part is one example
+        for single in part_gradients(self._recorder, rerun):  # the last part is one example
             add_gradients(wanted, single)
         derived = {
             root

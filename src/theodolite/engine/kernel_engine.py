@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from theodolite.engine.calls import CannotSplitError
 from theodolite.engine.check import (
     Checked,
-    CheckedBatch,
     ExampleCheck,
+    Rerun,
     RowWeights,
     check_rows,
     compare_rows,
@@ -64,8 +64,8 @@ class Collected:
     factors: list[Factors | None]
     outputs: Tensor  # the differentiated outputs, (n, c), detached
     weighted_gradient: dict[str, Tensor]  # parameter -> gradient of the weighted sum of all outputs
-    # Batches with checked rows; kernels or gradients are compared later.
-    checked_batches: list[CheckedBatch] = field(default_factory=list)
+    # Reruns of the checked batches; kernels or gradients are compared later.
+    reruns: list[Rerun] = field(default_factory=list)
 
 
 @dataclass
@@ -204,7 +204,7 @@ class KernelEngine:
             for group_plan in plan.group_plans
         ]
         outputs: list[Tensor] = []
-        checked_batches: list[CheckedBatch] = []
+        reruns: list[Rerun] = []
         total: dict[str, Tensor] = {}
         start = 0
         for batch in block.batches:
@@ -217,7 +217,7 @@ class KernelEngine:
                 self.recorder, collectors, plan, run, rows, row_weights, weights is not None
             )
             if row_weights is not None:
-                checked_batches.append(checker.checked_batch(self.recorder, run, batch, first))
+                reruns.append(checker.draw_rerun(self.recorder, run, batch, first))
             if weights is not None:
                 output_weights = weights[rows].to(run.outputs.dtype)
                 add_gradients(total, plain_gradients(run.outputs, parameters, output_weights))
@@ -228,10 +228,10 @@ class KernelEngine:
         factors = [collector.factors() for collector in collectors]
         hidden = [part for index in self._hidden_groups if (part := factors[index]) is not None]
         compared = []
-        for one in checked_batches:
-            first = one.start - block.span.start
-            own = [part[first : first + len(one.batch)] for part in hidden]
-            compared.append(with_group_norms(one, own, self.mode, plan.tile_bytes))
+        for rerun in reruns:
+            first = rerun.start - block.span.start
+            own = [part[first : first + len(rerun.batch)] for part in hidden]
+            compared.append(with_group_norms(rerun, own, self.mode, plan.tile_bytes))
         return Collected(block.span, factors, values, total, compared)
 
     def _collect_one_by_one(

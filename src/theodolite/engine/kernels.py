@@ -23,9 +23,9 @@ from theodolite.engine.batches import Batch
 from theodolite.engine.check import (
     Check,
     Checked,
-    CheckedBatch,
     ExampleCheck,
     Measured,
+    Rerun,
     require_check,
 )
 from theodolite.engine.compare import (
@@ -325,7 +325,7 @@ def kernels_of(
         coverage |= coverage_of(part.engine, part.plan)
     require_range(engine.recorder, kernels, (data, data if other is None else other))
     for part in parts:  # after all passes: the model must not have changed
-        compare_kernels(engine.recorder, part.kernels, part.checked_sides())
+        compare_kernels(engine.recorder, part.kernels, part.rerun_sides())
     predicted = max(plan.predicted_bytes for _, plan in engines)
     return TangentKernels(kernels, coverage, parts[-1].outputs(), predicted, engine.checked)
 
@@ -358,8 +358,8 @@ class _KernelFilling:
         self._symmetric = other is None
         self._rows, self._columns = data, data if other is None else other
         self._outputs: list[Tensor] = []
-        self._checked_rows: list[CheckedBatch] = []
-        self._checked_columns: list[CheckedBatch] = []
+        self._row_reruns: list[Rerun] = []
+        self._column_reruns: list[Rerun] = []
 
     @property
     def pieces(self) -> int:
@@ -377,7 +377,7 @@ class _KernelFilling:
         for block in self._rows.blocks(*sizes):
             left = self._collected(block, counter)
             self._outputs.append(left.outputs)
-            self._checked_rows += left.checked_batches
+            self._row_reruns += left.reruns
             if self._symmetric:
                 self._fill(left, None, counter)
             if self._symmetric and len(left.outputs) == len(self._rows):
@@ -386,7 +386,7 @@ class _KernelFilling:
                 if self._symmetric and columns.span.start <= block.span.start:
                     continue
                 right = self._collected(columns, counter)
-                self._checked_columns += right.checked_batches
+                self._column_reruns += right.reruns
                 self._fill(left, right, counter)
 
     def _collected(self, block: ExampleBlock, counter: _ProgressCounter) -> Collected:
@@ -426,13 +426,13 @@ class _KernelFilling:
         """The differentiated outputs of the rows."""
         return torch.cat(self._outputs)
 
-    def checked_sides(self) -> tuple[list[CheckedBatch], list[CheckedBatch]]:
-        """Pairs of checked batches, between which the kernels are compared with autograd.
+    def rerun_sides(self) -> tuple[list[Rerun], list[Rerun]]:
+        """Pairs of reruns, between which the kernels are compared with autograd.
 
-        In a symmetric kernel these are each batch with itself, and the first one with those of
+        In a symmetric kernel these are each rerun with itself, and the first one with those of
         later columns.
         """
-        rows, columns = self._checked_rows, self._checked_columns
+        rows, columns = self._row_reruns, self._column_reruns
         if self._symmetric:
             return rows + rows[:1] * len(columns), rows + columns
         return rows, columns
@@ -569,8 +569,8 @@ def _tangent_features_of(
     found = {own.names[0]: own.gradients() for own in factors}
     for values in found.values():
         require_finite_gradients(values.isfinite().flatten(1).all(1), range(len(data)))
-    for checked_batch in collected.checked_batches:
-        _compare_features(engine, factors, checked_batch)
+    for rerun in collected.reruns:
+        _compare_features(engine, factors, rerun)
     owned = engine.layer_parameters
     features = TangentFeatures(
         {layer: torch.cat([found[n] for n in owned[layer]], 2) for layer in engine.layers}
@@ -579,18 +579,16 @@ def _tangent_features_of(
     return features
 
 
-def _compare_features(
-    engine: KernelEngine, factors: Sequence[Factors], checked_batch: CheckedBatch
-) -> None:
+def _compare_features(engine: KernelEngine, factors: Sequence[Factors], rerun: Rerun) -> None:
     """Compare weighted sums of the gradients with plain autograd."""
-    rows, weights = checked_batch.rerun_index + checked_batch.start, checked_batch.output_weights
+    rows, weights = rerun.index + rerun.start, rerun.output_weights
     found, terms = {}, []
     for own in factors:
         part = own[rows]
         found[own.names[0]] = part.weighted_sums([slice(0, len(part))], weights)[0]
         terms.append((part.squared_norms() * weights.square()).sum().sqrt())
     sizes = dict(zip(found, torch.stack(terms).tolist(), strict=True))
-    (wanted,) = rerun_gradients(engine.recorder, checked_batch, [weights])
+    (wanted,) = rerun_gradients(engine.recorder, rerun, [weights])
     compare_gradients(engine.recorder, found, wanted, sizes)
 
 

@@ -35,7 +35,7 @@ from theodolite.checks import (
 )
 from theodolite.engine.batches import Batch, even_spans, spans
 from theodolite.engine.calls import Outer
-from theodolite.engine.check import Check, Checked, CheckedBatch, Measured, check_rows
+from theodolite.engine.check import Check, Checked, Measured, Rerun, check_rows
 from theodolite.engine.compare import (
     add_gradients,
     compare_forms,
@@ -323,9 +323,9 @@ class KernelMoments:
 def _exact(engine: KernelEngine, data: BatchList, labels: Tensor) -> TangentAlignments:
     plan, flat = _block_plan(engine, len(data)), labels.flatten()
     moments = {layer: KernelMoments(len(flat), engine.device, flat) for layer in engine.layers}
-    gradients, checked_batches = _stream(engine, data, plan, labels, moments)
-    for one in checked_batches:
-        compare_in_batch(engine.recorder, one)
+    gradients, reruns = _stream(engine, data, plan, labels, moments)
+    for rerun in reruns:
+        compare_in_batch(engine.recorder, rerun)
     zero = torch.zeros((), dtype=torch.float64, device=engine.device)
     squares = {name: part.double().square().sum() for name, part in gradients.items()}
     energies = torch.stack(
@@ -369,13 +369,13 @@ def _stream(
     plan: Plan,
     labels: Tensor,
     moments: dict[str, KernelMoments],
-) -> tuple[dict[str, Tensor], list[CheckedBatch]]:
-    """Process all blocks; return the gradient along the labels, and the checked batches."""
-    checked_batches: list[CheckedBatch] = []
+) -> tuple[dict[str, Tensor], list[Rerun]]:
+    """Process all blocks; return the gradient along the labels, and the reruns."""
+    reruns: list[Rerun] = []
     total: dict[str, Tensor] = {}
     for block in data.blocks(plan.block_size, plan.batch_size):
         left = engine.collect(block, plan, labels[block.span])
-        checked_batches += left.checked_batches
+        reruns += left.reruns
         add_gradients(total, left.weighted_gradient)
         _add_blocks(engine, plan, left, None, moments)
         # These passes repeat earlier ones. Their blocks are compared with autograd all together:
@@ -383,7 +383,7 @@ def _stream(
         for columns in data.blocks(plan.block_size, plan.batch_size):
             if columns.span.start > block.span.start:
                 _add_blocks(engine, plan, left, engine.collect(columns, plan), moments)
-    return total, checked_batches
+    return total, reruns
 
 
 def _add_blocks(
@@ -658,9 +658,9 @@ def _sketched(
         recorder, weights = engine.recorder, engine.recorder.checker.draw_row_weights(run, 0)
         if weights is not None:
             check_rows(recorder, run, weights)
-            checked_batch = recorder.checker.checked_batch(recorder, run, first, 0)
+            rerun = recorder.checker.draw_rerun(recorder, run, first, 0)
             del run  # before the pass that is compared with it
-            compare_in_batch(recorder, checked_batch)
+            compare_in_batch(recorder, rerun)
     grams = sketch_grams(
         engine.recorder,
         data,
