@@ -1,13 +1,14 @@
 """The design: the networks, and the factors in which they differ.
 
 Networks come in groups. A group is a base setting, drawn at random, and twelve others that differ
-from the base in one factor each (label noise twice). All share their data and their seed, and the
-wrong labels of a low noise level are wrong at a higher one too. So pairs of networks that differ in
-nothing else judge every factor.
+from the base in one factor each (label noise twice). All share their data and their seed. Labels
+that are wrong at a low noise level are wrong at a higher one too. So pairs of networks that differ
+in nothing else judge every factor.
 
-The architectures of a family are its depths times its widths, coloured like a chessboard. One
-colour makes the pilot half, on which hypotheses are chosen. The other makes the judged half. Two
-data sets, Fashion-MNIST and text, are in the judged half alone.
+The architectures of one kind (MLP, CNN, ResNet, transformer) form a grid of depths and widths. Its
+cells alternate like the squares of a chessboard. Half of them are the pilot half, on which
+hypotheses are chosen. The others are the judged half. Two data sets, Fashion-MNIST and text, are in
+the judged half alone.
 """
 
 from collections.abc import Mapping, Sequence

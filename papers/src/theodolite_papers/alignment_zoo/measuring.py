@@ -1,4 +1,4 @@
-"""One network: training, checkpoints, a survey with every family, and fine-tuning elsewhere."""
+"""One network: training, checkpoints, a survey of every family, and fine-tuning on other tasks."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Figure 16 and Table 1: pre-training on random labels hurts alignment and accuracy elsewhere."""
+"""Figure 16, Table 1: pre-training on random labels hurts alignment and accuracy on other tasks."""
 
 from collections.abc import Mapping
 from copy import deepcopy

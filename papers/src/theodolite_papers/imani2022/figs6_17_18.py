@@ -1,4 +1,4 @@
-"""Figures 6, 17 and 18: depth, width, activation, optimiser and batch size; train and test."""
+"""Figures 6, 17, 18: alignment over depth, width, activation, optimiser and batch size."""
 
 from dataclasses import dataclass, field, replace
 

@@ -8,27 +8,32 @@ its id. Each setting has the value of the paper and the place of ours::
     "epochs" = { paper = 1000, ours = "training.epochs" }
     "network" = { paper = "ResNet101", here = "MobileNetV2" }
 
-``paper`` is missing where the paper gives no value. ``ours`` is a path of fields of the config, or
-``seeds``; ``none`` is the meaning of None there. ``here`` is our value in words, or a table from
-sizes to values. Seeds are in every table. The ledger prints the ratios of these values. A size may
-be called "published" if the paper prints at least one setting and the size meets all that it
-prints. If runs are given, seeds and swept settings are those of the runs, not the planned ones.
+- ``paper`` is missing if the paper gives no value.
+- ``ours`` is a path of fields of the config, or ``seeds``; ``none`` is the meaning of None there.
+- ``here`` is our value in words, or a table from sizes to values.
+
+Seeds are in every table. The ledger prints the ratios of these values. A size may be called
+"published" if the paper prints at least one setting and the size meets all that it prints. For
+finished runs, seeds and swept settings are those of the runs, not the planned ones.
+
 ``[fig2.claims]`` has the source of each claim (paper, weakened, ours) and the paper's section::
 
     "order" = { source = "paper", section = "3.2" }
     "close" = { source = "weakened", section = "3.2", note = "0.9 is ours", own_bound = true }
 
-``"*"`` stands for all claims of the study that are not named.
+``"*"`` stands for all claims of the study that are not named. Other tables are:
 
-``[[fig2.printed]]`` are panels of numbers that the paper prints: ``lines`` (name -> points),
-``bars`` (name -> label -> number), or a table of ``values`` by ``rows`` and ``columns``. ``lesson``
-is what was learned from the paper, ``[headlines]`` the claims of the summary: what each ``says``,
-and its ``numbers`` to show, each with a phrase; the one that decided comes first by itself.
-``[gpu_hours]`` estimates what sizes would cost on one accelerator that were not run there, and
-``[core_ratio]`` how many hours on two cores one such hour is, by study; ``[[open]]`` lists further
-runs, and ``[[unstudied]]`` figures that no study is about, with the reason.
-Studies of our own have no paper: their file needs ``lesson`` and ``[headlines]`` alone, and every
-claim of theirs is ours.
+- ``[[fig2.printed]]``: panels of numbers that the paper prints. They are ``lines`` (name ->
+  points), ``bars`` (name -> label -> number), or a table of ``values`` by ``rows`` and ``columns``.
+- ``lesson``: a sentence about the result of the whole paper.
+- ``[headlines]``: claims of the summary. ``says`` is the sentence, ``numbers`` are the numbers to
+  show, each with a phrase. The number that decided is shown first without being named.
+- ``[gpu_hours]``: estimated cost on one accelerator of sizes that were not run there.
+- ``[core_ratio]``: hours on two cores that equal one such hour, by study.
+- ``[[open]]``: further runs. ``[[unstudied]]``: figures without a study, with the reason.
+
+Studies of our own have no paper. Their file needs ``lesson`` and ``[headlines]`` alone, and all
+their claims are ours.
 """
 
 import math

@@ -1,8 +1,8 @@
 """Curvature of the loss: Fisher information per layer, and the Hessian of the outputs.
 
-The Fisher information is taken in output space, a matrix over examples and outputs, from tangent
-kernels. What the Gauss-Newton matrix leaves of the Hessian of the loss is the curvature of the
-outputs themselves (:class:`OutputHessian`), given by its products with vectors.
+The Fisher information is taken in output space, as a matrix over examples and outputs, from tangent
+kernels. The Hessian of the loss minus the Gauss-Newton matrix is the curvature of the outputs
+themselves. :class:`OutputHessian` gives its products with vectors.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

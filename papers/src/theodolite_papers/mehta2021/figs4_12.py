@@ -1,4 +1,4 @@
-"""Figures 4 and 12: ReLU networks and softmax on CIFAR-10: test accuracy falls, not to chance."""
+"""Figures 4 and 12: ReLU networks and softmax on CIFAR-10: accuracy falls, but not to chance."""
 
 from dataclasses import replace
 

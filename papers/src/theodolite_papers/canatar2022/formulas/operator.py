@@ -1,4 +1,4 @@
-"""Alignment of a kernel between outputs, not traced over them."""
+"""Alignment of an operator-valued kernel, which keeps all pairs of outputs instead of a trace."""
 
 from jaxtyping import Float
 from torch import Tensor

@@ -1,6 +1,6 @@
-r"""How many gradient-descent steps a given alignment guarantees.
+r"""Numbers of gradient-descent steps that are enough at a given alignment.
 
-All bounds need :math:`\eta\sigma_1^2 \le 1`; beyond it they are false.
+All bounds need :math:`\eta\sigma_1^2 \le 1`. For larger step sizes they are false.
 """
 
 import math

@@ -1,7 +1,8 @@
 """The training loop, the same for one network and for an ensemble.
 
-What differs between the two is a :class:`Networks`: the losses of a batch, the evaluation of a set.
-The loop waits for the device only at the end of an epoch: losses stay on the device until then.
+A :class:`Networks` has the parts in which the two differ: the losses of a batch, and the evaluation
+of a set. Losses stay on the device until the end of an epoch, so the loop waits for the device only
+then.
 """
 
 import math

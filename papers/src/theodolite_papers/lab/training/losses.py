@@ -1,7 +1,7 @@
-"""Per-example losses of the papers: small frozen values that are called on outputs and targets.
+"""Per-example losses of the papers: frozen settings that are called with outputs and targets.
 
-Each returns one number per example, shape (n,), so that per-example gradients exist; training takes
-their mean. Parameters undo a scale: temperature, margin, length of the targets.
+Each returns one number per example, shape (n,), so that per-example gradients exist. Training takes
+their mean. Temperature, margin and length of the targets are parameters that undo a scale.
 """
 
 from dataclasses import dataclass

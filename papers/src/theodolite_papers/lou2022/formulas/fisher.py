@@ -1,7 +1,7 @@
-"""Fisher information seen from output space: the loss's curvature weighs the tangent kernel.
+"""Fisher information in output space: the tangent kernel, weighted by the curvature of the loss.
 
-This is the model Fisher (labels drawn from the predictions) on the given inputs, which is the
-generalised Gauss-Newton matrix; not the matrix of outer products of observed gradients.
+This is the model Fisher (labels drawn from the predictions) on the given inputs, which equals the
+generalised Gauss-Newton matrix. It is not the matrix of outer products of observed gradients.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """A network as a function of its flat parameter vector; networks homogeneous in it (Theorem A).
 
-Plain autograd in float64; the model itself is neither changed nor moved. What is differentiated
-is the almost-everywhere derivative: the slope of a ReLU at zero is zero.
+The functions use plain autograd in float64, and neither change nor move the model. Derivatives hold
+almost everywhere: the slope of a ReLU at zero is zero.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,12 +1,13 @@
 """Signal propagation in infinitely wide, randomly initialised ReLU networks.
 
-The network is ``z_1 = W_1 x``, ``z_l = W_l relu(z_{l-1})`` for ``l = 2 .. L``, weights of variance
-2 / fan-in (He), no biases except, if a variance is given, one in layer 1. The correlation of two
-pre-activations obeys ``c_{l+1} = g(c_l)``. It tends to 1 like ``1 / l²``, so that iterating ``c``
-itself loses every digit of ``1 - c``: all iterations run on the angle ``t = arccos c``.
+The network is ``z_1 = W_1 x``, ``z_l = W_l relu(z_{l-1})`` for ``l = 2 .. L``. Its weights have
+variance 2 / fan-in (He). There are no biases except, if a variance is given, one in layer 1. The
+correlation of two pre-activations obeys ``c_{l+1} = g(c_l)``. Its distance from 1 falls like
+``1 / l²``, so iterating ``c`` itself would lose every digit of ``1 - c``. All iterations therefore
+run on the angle ``t = arccos c``.
 
-A *small* loss of order ``r_n`` means that much was forgotten: it is the distance from the limit
-that is left. The layer where both losses balance is
+The paper calls the distance of a kernel from its constant limit a loss of information. A *small*
+loss means that little information about the inputs is left. The layer where both losses balance is
 :func:`theodolite.theory.infinite_width.equilibrium_layer`.
 """
 

@@ -1,7 +1,7 @@
 """First and second derivatives of the usual losses with respect to the outputs.
 
-Losses are means over the examples, so both derivatives carry a factor 1/n. The cross-entropy is
-differentiated without subtracting numbers near 1 from 1: all digits survive a saturated softmax.
+Losses are means over the examples, so both derivatives have a factor 1/n. The derivatives of the
+cross-entropy never subtract a number near 1 from 1, so a saturated softmax costs no digits.
 """
 
 import torch
