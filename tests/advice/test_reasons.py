@@ -30,7 +30,7 @@ def test_a_record_has_the_kind_beside_the_words():
     found = th.survey(model, x, families=["tangent", "covariance", "kernel"], options=quick)
     contents = found.record.contents
     assert contents["skipped_notes"]["tangent"] == Note.NO_TARGETS
-    assert contents["skipped"]["tangent"] == "unlabeled data: there are no targets to align with"
+    assert contents["skipped"]["tangent"] == "the data have no targets to align with"
     few = [entry for entry in contents["warnings"] if entry.get("note") == Note.FEW_FILTERS]
     assert {entry["layer"] for entry in few} == {"0", "2"}
     line = "misalignment / random undefined in 2 of 2 layers (layer 0 and layer 2): too few filters"

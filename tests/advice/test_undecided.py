@@ -1,8 +1,10 @@
 """An undecided verdict without held-out examples always gives its reason."""
 
+from dataclasses import replace
+
 import pytest
 
-from theodolite.advice.findings import FitOnTraining, Measured
+from theodolite.advice.findings import FitOnTraining, LastLayer, Measured
 from theodolite.advice.inputs import FitEvidence, InputFinding
 from theodolite.advice.sentences import worded
 
@@ -40,3 +42,12 @@ def test_an_undecided_verdict_gives_its_reason(finding, reason):
     answer = worded(finding)
     assert answer.certainty == "undecided"
     assert reason in answer.text.partition(", but ")[2]
+
+
+def test_a_chance_level_within_its_spread_is_0():
+    last = LastLayer("kernel", "fc", 0.42, -0.0051, 27.0, trained_on=False)
+    assert "is 0.42 (chance 0)" in worded(last).text
+    assert worded(last).evidence == "27 standard deviations above chance (random labels)"
+    low = replace(last, value=-0.6, chance=-0.3, deviations=-9.0)
+    assert "is −0.6 (chance −0.3)" in worded(low).text
+    assert "9 standard deviations below chance" in worded(low).evidence

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import theodolite as th
+from tests.survey.subjects import blobs, mlp
 from theodolite.advice import answers_of
 from theodolite.advice.comparing import latest_answers
 
@@ -150,7 +151,7 @@ def test_layers_that_do_not_differ_are_called_alike():
     assert layer["text"].startswith("Layers do not differ significantly: linear probes reach ")
     assert layer["certainty"] == "likely"  # more examples might show a difference
     same = scored({"a": 1.0, "b": 1.0}, held_out=0.8)
-    assert "linear probes reach 100 % in all 2 layers" in same["text"]
+    assert "linear probes reach 100 % in both layers" in same["text"]
     best = scored({"a": 0.6, "b": 0.9, "c": 0.7}, held_out=0.8)
     assert best["finding"] == "one-layer"
     assert best["text"].startswith("Linear probes are best in b: ")
@@ -426,7 +427,7 @@ def test_few_examples_at_chance():
     made = contents()
     made["rows"] = [row(None, "accuracy", 0.12, n=40, error=0.05)]
     (task,) = answers_of(made)
-    assert task["text"] == "Undecided: the network fits too little: 12 % (chance 10 %)."
+    assert task["text"] == "Undecided: the network fits too few examples: 12 % (chance 10 %)."
 
 
 def test_features_without_a_model_lead_to_a_linear_model(generator):
@@ -532,7 +533,29 @@ def test_guessing_is_said_and_what_to_do_about_it():
 
 def test_unlabelled_data_say_what_is_missing():
     found = without_probes({"cka_target": []}, task="unlabeled")
-    assert found["advice"] == "Pass labels or targets to measure the other families."
+    assert (
+        found["text"] == "Undecided: the data have no labels, so nothing is compared with labels."
+    )
+    assert found["advice"] == "Pass labels or targets to measure all families."
+
+
+def test_one_class_cannot_be_compared():
+    x, _ = blobs()
+    found = th.survey(mlp(), (x, torch.ones(len(x)).long()), families=["representation", "kernel"])
+    (answer,) = found.answers
+    assert answer.text.endswith("all examples have the same label, so classes cannot be compared.")
+    assert " in 4 of 3 " not in found.summary()
+
+
+def test_reasons_and_columns_of_a_summary_are_not_repeated():
+    """Without labels there is no column for them; one reason is one line."""
+    x, y = blobs()
+    summary = th.survey(mlp(), x).summary()
+    assert "no labels" in summary.splitlines()[4]
+    assert "alignment  " not in summary
+    arrays = th.survey_features({"a": x, "b": x[:, :2]}, y).summary()
+    assert arrays.count("no model was given") == 1
+    assert "misalignment" not in arrays
 
 
 def test_numbers_are_targets():
@@ -568,4 +591,4 @@ def test_notes_of_many_layers_are_one_line_with_a_count(generator):
     model(x)
     found = th.survey(model, (x, y), families="representation")
     (line,) = [line for line in found.summary().splitlines() if "fewer examples" in line]
-    assert line.startswith("note: alignment_area in 3 of ")
+    assert line.startswith("note: label alignment in 3 of ")

@@ -126,6 +126,7 @@ def test_summary_has_both_tables_and_the_differences(compared):
     assert text.index("small: 60 of 60") < text.index("deep: 60 of 60")
     told = text[text.index("deep minus small") :].splitlines()
     assert [line.split()[0] for line in told[3:6]] == ["input", "0", "2"]
+    assert told[3].endswith(" points")
     values = [
         next(
             row["value"]
@@ -134,7 +135,7 @@ def test_summary_has_both_tables_and_the_differences(compared):
         )
         for run in found.runs
     ]
-    assert told[4].split()[-1] == f"{values[1] - values[0]:+.4g}"
+    assert told[4].split()[-1] == f"{values[1] - values[0]:+.3g}".replace("-", "−")
     assert told[6] == "in deep alone: 4"
 
 
@@ -145,7 +146,9 @@ def test_saved_surveys_are_compared_in_words(compared, tmp_path):
     loaded = th.compare(*[th.load(tmp_path / name) for name in found.names])
     told, _, pairs = found.summary().rpartition("\n\n")
     assert loaded.summary() == told
-    assert pairs.startswith("CKA: Most similar")
+    assert pairs.startswith("CKA. ")
+    assert " are most similar (" in pairs
+    assert "chance_mean" not in repr(found.pairs)
     assert loaded.cka is None
     with pytest.raises(DomainError, match=r"cka: .*compare\(model_a, model_b, data\)"):
         loaded.plot("cka")

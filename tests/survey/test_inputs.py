@@ -171,8 +171,7 @@ def test_whole_numbers_beside_several_outputs_are_classes():
     assert found.record.contents["data"]["class_counts"] == [20, 20, 20]
     assert measured(found) == ALL
     assert notes(found, "targets") == [
-        "targets are whole numbers in float64, and the model has 3 outputs: they are used as "
-        "class labels"
+        "whole numbers in float64, and the model has 3 outputs: used as class labels"
     ]
 
 

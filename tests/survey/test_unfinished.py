@@ -62,7 +62,7 @@ def test_a_family_that_never_applied_says_why():
     for step in range(3):
         monitor.step(step)
     summary = monitor.history.summary()
-    assert "tangent: not measured, unlabeled data" in summary
+    assert "tangent: not measured, the data have no targets" in summary
     assert "one measurement in" not in summary
 
 

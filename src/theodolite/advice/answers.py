@@ -49,7 +49,7 @@ def answers_of(
 
     Examples:
         >>> answers_of({"rows": [], "layers": [], "data": {"task": "unlabeled"}})[0]["text"]
-        'The data have no labels, so four of the five families are not measured.'
+        'Undecided: the data have no labels, so nothing is compared with labels.'
     """
     return [worded(finding).to_entry() for finding in findings_of(contents, arrays)]
 
@@ -68,11 +68,13 @@ def findings_of(
 
     Examples:
         >>> findings_of({"rows": [], "layers": [], "data": {"task": "unlabeled"}})
-        [Unlabelled()]
+        [Unlabelled(one_label=False)]
     """
     rows = {(row["layer"], row["measure"]): row for row in contents["rows"]}
     layers = [layer["name"] for layer in contents["layers"] if layer.get("role", "") != _INPUT]
     data = contents["data"]
+    if sum(map(bool, data.get("class_counts") or ())) == 1:
+        return [Unlabelled(one_label=True)]
     task: CarryOver | FitOnTraining | HeldOutFit | LastLayer | Unlabelled | None = (
         _carried_gain(rows, data)
         or _fit(rows, contents, layers)

@@ -251,7 +251,13 @@ class HeldOutFit:
 
 @dataclass(frozen=True)
 class Unlabelled:
-    """Data without labels or targets."""
+    """Data without labels or targets, or with a single label.
+
+    Args:
+        one_label: whether all examples have the same label.
+    """
+
+    one_label: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Similarities of all pairs of layers of two models: the most similar pair, and chance."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,9 +27,9 @@ class Likeness:
     """
 
     values: "pd.DataFrame"
-    chance_mean: np.ndarray
-    chance_sd: np.ndarray
-    permuted_largest: np.ndarray
+    chance_mean: np.ndarray = field(repr=False)
+    chance_sd: np.ndarray = field(repr=False)
+    permuted_largest: np.ndarray = field(repr=False)
 
     @property
     def largest(self) -> tuple[str, str, float]:
@@ -63,13 +63,13 @@ class Likeness:
         ends = zip((first, second), names, strict=True)
         pair = " and ".join(f"{layer_words(layer)} of {plain(name)}" for layer, name in ends)
         if not len(self.permuted_largest):
-            return f"Most similar: {pair} ({shown(value)}). No chance level was measured."
+            return f"{pair} are most similar ({shown(value)}). No chance level was measured."
         most = shown(float(self.permuted_largest.max()))
         drawn = f"the largest of {len(self.permuted_largest)} permutations is {most}"
         if self.p_value > 1 - LEVEL:
             return f"No pair is more similar than chance: at most {shown(value)}; {drawn}."
         beyond = f"{self.beyond_chance} of {self.values.size} pairs are beyond chance"
-        return f"Most similar: {pair} ({shown(value)}; {drawn}). {beyond}."
+        return f"{pair} are most similar ({shown(value)}; {drawn}). {beyond}."
 
 
 @dataclass(frozen=True)

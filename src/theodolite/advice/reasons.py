@@ -15,7 +15,7 @@ from theodolite.errors import (
     ProcessError,
     TheodoliteError,
 )
-from theodolite.records import Note, listed, plain
+from theodolite.records import FAMILIES, Note, listed, plain
 
 __all__ = [
     "UNREADABLE",
@@ -37,7 +37,7 @@ __all__ = [
 
 _WORDS: Mapping[Note, str] = {
     # the data
-    Note.NO_TARGETS: "{task} data: there are no targets to align with",
+    Note.NO_TARGETS: "the data have no targets to align with",
     Note.NO_LOSS: "there are no targets: gradients need a loss, and a loss needs targets",
     Note.SEQUENCE_TARGETS: "targets are sequences: pass loss= with one number per example",
     Note.NO_EXAMPLE_LABELS: "whole examples have no labels of their own: pass groups=, or"
@@ -68,7 +68,7 @@ _WORDS: Mapping[Note, str] = {
     Note.NO_PATCH: "no whole patch fits: kernels span {spans}, their input is {sizes}",
     # kernels and gradients
     Note.CONSTANT_KERNEL: "the tangent kernel or the labels are constant",
-    Note.UNDEFINED: "undefined for these numbers",
+    Note.UNDEFINED: "undefined for these data",
     Note.SKETCHED: "kernels of {n} examples and {outputs} outputs would take {exact:.1e}"
     " multiply-adds, more than {most:.0e}; a sketch takes {sketched:.1e}",
     Note.NOT_IN_SKETCHES: "stable_rank and correlation need the kernels themselves",
@@ -98,8 +98,8 @@ _WORDS: Mapping[Note, str] = {
     ' sizes={{"tangent": {wanted}}} uses all',
     Note.READ_IN_PART: "{given:,} examples were read in {seconds:.0f} s, the others were not read;"
     " pass seconds=None to read all, or examples= for a number",
-    Note.TAKEN_AS_LABELS: "targets are whole numbers in {kind}, and the model has {outputs}"
-    " outputs: they are used as class labels",
+    Note.TAKEN_AS_LABELS: "whole numbers in {kind}, and the model has {outputs} outputs: used as"
+    " class labels",
     Note.NEXT_TOKENS: "the data have no labels: the next tokens are used as labels",
     Note.INPUTS_FITTED: "{change}",
     Note.POSITIONS: "{text}",
@@ -165,6 +165,7 @@ _ERRORS: Sequence[tuple[type[Exception], Note]] = (
     (TheodoliteError, Note.REFUSED),
 )
 
+_HEADINGS = {family.headline: family.heading for family in FAMILIES.values()}
 _NAMES = {"models", "probes", "kernel", "largest"}  # facts that name models
 UNREADABLE = _SHARED[Note.FEW_FILTERS]
 
@@ -211,7 +212,7 @@ def reason(note: Note, **facts: Any) -> Reason:
 def _in_words(key: str, fact: Any) -> Any:
     if isinstance(fact, list):
         return listed(map(named, fact) if key in _NAMES else fact, most=4)
-    return named(fact) if key in _NAMES else fact
+    return named(fact) if key in _NAMES and isinstance(fact, str) else fact
 
 
 def named(model: str) -> str:
@@ -302,10 +303,11 @@ def notes_in(entries: Iterable[Mapping[str, Any]], total: int) -> list[str]:
         said.setdefault(text, []).append(entry)
     lines = []
     for text, same in said.items():
-        measures = dict.fromkeys(e.get("measure") or e.get("family") or "" for e in same)
+        named = (e.get("measure") or e.get("family") or "" for e in same)
+        measures = dict.fromkeys(_HEADINGS.get(name, name) for name in named)
         layers = [e["layer"] for e in same if e.get("layer") is not None]
         head = [listed(filter(None, measures), most=3)]
-        head += [in_layers(layers, total)] if layers else []
+        head += [in_layers(layers, max(total, len(set(layers))))] if layers else []
         lines.append(f"{' in '.join(filter(None, head))}: {plain(' '.join(text.split()))}")
     return lines
 

@@ -65,14 +65,23 @@ def worded(finding: Any) -> Answer:
         case GroupContrast():
             return _groups(finding)
         case Unlabelled():
-            return Answer(
-                "task",
-                "The data have no labels, so four of the five families are not measured.",
-                "undecided",
-                advice="Pass labels or targets to measure the other families.",
-                finding="unlabelled",
-            )
+            return _unlabelled(finding)
     raise TypeError(f"finding: expected one of theodolite.advice.findings, got {type(finding)}")
+
+
+def _unlabelled(finding: Unlabelled) -> Answer:
+    if finding.one_label:
+        text = "Undecided: all examples have the same label, so classes cannot be compared."
+        advice = "Pass examples of at least two classes."
+        return Answer("task", text, "undecided", "one class", advice, "unlabelled")
+    return Answer(
+        "task",
+        "Undecided: the data have no labels, so nothing is compared with labels.",
+        "undecided",
+        "without labels a survey measures misalignment and CKA to the input",
+        "Pass labels or targets to measure all families.",
+        "unlabelled",
+    )
 
 
 def percent(share: float) -> str:
@@ -87,6 +96,10 @@ def percent(share: float) -> str:
     text = f"{value:.1f}" if near else f"{value:.0f}"
     text = text.removesuffix(".0") if near else text
     return f"{text.replace('-0', '0') if float(text) == 0 else text.replace('-', '−')} %"
+
+
+def _number(value: float) -> str:
+    return f"{value:.2g}".replace("-", "−")
 
 
 def _interval(low: float, high: float) -> str:
@@ -239,7 +252,11 @@ def _fit_on_training(finding: FitOnTraining) -> Answer:
     fits = f"{_value(train)} on the {train.n:,} examples given{_chance(train)}"
     undecided: Certainty = "undecided"
     if finding.little:
-        what = "explains too little of its targets" if train.measure == "r2" else "fits too little"
+        what = (
+            "explains too little of its targets"
+            if train.measure == "r2"
+            else "fits too few examples"
+        )
         text = f"Undecided: the network {what}: {_value(train)}{_chance(train)}."
         evidence = f"measured on {train.n:,} examples"
         return Answer("task", text, undecided, evidence, _TRAIN, "undecided", _PROBES)
@@ -301,7 +318,7 @@ def _why_undecided(finding: FitOnTraining) -> str:
         part = percent(seen.share(seen.inputs))
         return f"only {part} of this fit is predictable from other examples' inputs"
     if finding.inputs is InputFinding.BELOW_CHANCE:
-        return "predictions from other examples' inputs are no better than chance"
+        return "nearest neighbours and a linear model on the raw inputs are no better than chance"
     if finding.inputs is InputFinding.FIRST_LAYER_SCRAMBLES:
         return "features of the first layer predict less than half of what the raw inputs predict"
     if finding.repeated > REPEATED:
@@ -345,13 +362,16 @@ def _last_layer(finding: LastLayer) -> Answer:
     family = FAMILIES[finding.family]
     level = ""
     if finding.chance is not None:
-        level = f" (chance {finding.chance:.2g})" if abs(finding.chance) >= 5e-3 else " (chance 0)"
+        spread = abs(finding.value - finding.chance) / max(abs(finding.deviations), 1e-12)
+        near = abs(finding.chance) < max(5e-3, spread)
+        level = " (chance 0)" if near else f" (chance {_number(finding.chance)})"
     where = f"last layer ({finding.layer})" if finding.layer else "output"
-    number = f"{family.heading} of the {where} is {finding.value:.2g}{level}"
+    number = f"{family.heading} of the {where} is {_number(finding.value)}{level}"
     sure: Certainty = "likely" if isfinite(finding.deviations) else "undecided"
     known = finding.deviations < inf
+    side = "above" if finding.value >= (finding.chance or 0.0) else "below"
     evidence = (
-        f"{abs(finding.deviations):.3g} standard deviations from {family.chance}"
+        f"{abs(finding.deviations):.3g} standard deviations {side} chance ({family.chance})"
         if known
         else "no chance level was measured"
     )
@@ -405,10 +425,9 @@ def _layers(finding: LayerProbes) -> Answer:
     elif kind is LayersFinding.ALL_ALIKE:
         low, high = (percent(end(finding.values.values())) for end in (min, max))
         span = high if low == high else f"{low.removesuffix(' %')} to {high}"
-        text = (
-            f"Layers do not differ significantly: linear probes {reach} {span}{of} in all "
-            f"{len(names)} layers{chance}."
-        )
+        every = "both layers" if len(names) == 2 else f"all {len(names)} layers"
+        text = f"Layers do not differ significantly: linear probes {reach} {span}{of} in {every}"
+        text = f"{text}{chance}."
     elif len(names) == 1:
         verb = "reaches" if shares else "explains"
         text = f"{'the' if where else 'The'} linear probe of {_names(names)} {verb} {value(best)}"
@@ -457,7 +476,7 @@ def _layer_ground(finding: LayerProbes) -> tuple[Certainty, str, str]:
     if finding.memorised and finding.trained_on:
         return "undecided", f"the network memorised these {finding.goal}; {evidence}", advice
     if not finding.above_chance:  # no evidence for a difference is no evidence against one
-        return "undecided", evidence, advice or _MORE
+        return "undecided", evidence, advice or ("" if finding.memorised else _MORE)
     if finding.repeated > REPEATED:
         copies = f"{percent(finding.repeated)} of the examples are copies of each other"
         return "undecided", f"{copies}; {evidence}", advice or _DECIDE
@@ -477,13 +496,13 @@ def _groups(finding: GroupContrast) -> Answer:
     names, layer = listed(map(str, finding.groups), most=5), layer_name(finding.layer)
     figures = ("gradient-omega-contrast", "gradient-in-class-omega")
     evidence = (
-        f"alignment of per-example gradients: {finding.within:.2g} within and "
-        f"{finding.overall:.2g} over all groups"
+        f"agreement of per-example gradients: {_number(finding.within)} within groups, "
+        f"{_number(finding.overall)} over all examples"
     )
     if finding.chance is None and finding.value > 0:
         text = (
-            f"Undecided whether the groups ({names}) disagree: in {layer} gradients agree more "
-            f"within a group than over all by {finding.value:.2g} (no chance level)."
+            f"Undecided whether the groups ({names}) disagree: the contrast of gradients is "
+            f"highest in {layer}, {_number(finding.value)} (no chance level)."
         )
         advice = "Measure with `th.survey(..., groups=)`, which adds a chance level."
         return Answer("groups", text, "undecided", evidence, advice, "undecided", figures)
@@ -497,8 +516,8 @@ def _groups(finding: GroupContrast) -> Answer:
     assert finding.chance is not None
     mean, spread = finding.chance
     text = (
-        f"The groups ({names}) disagree most in {layer}: gradients agree more within a group than "
-        f"over all by {finding.value:.2g} (permuted groups {mean:.2g} ± {spread:.1g})."
+        f"The groups ({names}) disagree most in {layer}: the contrast of gradients is "
+        f"{_number(finding.value)} (permuted groups {_number(mean)} ± {spread:.1g})."
     )
     evidence = f"{finding.beyond} of {finding.layers} layers beyond chance; {evidence}"
     return Answer(

@@ -40,10 +40,16 @@ def summary_text(
     reasons: dict[str, list[str]] = {}  # families with one reason share a line
     for family, why in contents["skipped"].items():
         reasons.setdefault(why, []).append(family)
+    warnings, known = [], {f"not measured: {why}": why for why in reasons}
+    for entry in contents["warnings"]:
+        if entry["layer"] is None and entry["text"] in known:
+            reasons[known[entry["text"]]].append(entry["measure"])
+        else:
+            warnings.append(entry)
     lines += [f"{listed(families)}: not measured, {why}" for why, families in reasons.items()]
     total = sum(layer.get("role") != "input" for layer in contents["layers"])
     few, others = unreadable_layers(contents["rows"]), []
-    for entry in contents["warnings"]:
+    for entry in warnings:
         if entry.get("note") == Note.FEW_FILTERS.value and entry["layer"] is not None:
             few.append(entry["layer"])
         else:

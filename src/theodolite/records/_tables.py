@@ -16,6 +16,7 @@ __all__ = ["differences_text", "frame_of", "layer_table", "table_of", "unreadabl
 
 _TRUTH, _TRUTH_HEADING = "cka_truth", "CKA to truth"  # if true labels were given with truth=
 _COLUMNS = ("layer", "family", "measure", "value", "error", "null_mean", "null_sd", "z_score")
+_ROUNDING = 1e-12  # smaller numbers are rounding errors of 0
 _WHOLE = "(model)"  # a model that is a single layer; its name is empty
 _LAST = ("method", "n", "read_at", "reason")
 
@@ -59,18 +60,9 @@ def layer_table(
 ) -> tuple[list[str], bool]:
     """Lines of the headline numbers by layer, and whether they have chance levels in brackets."""
     contents = record.contents
-    columns = _headlines(contents)
-    measured = {row["measure"] for row in contents["rows"]}
-    probes = {m: (f.heading, f.key) for m, f in PROBES.items() if m in measured}
-    columns = probes | columns
-    if _TRUTH in measured:
+    columns, found = _headlines(contents), _readable(contents["rows"])
+    if any(measure == _TRUTH for _, measure in found):
         columns[_TRUTH] = (_TRUTH_HEADING, "kernel")
-    unreadable = unreadable_layers(contents["rows"])
-    found = {
-        (row["layer"], row["measure"]): row
-        for row in contents["rows"]
-        if row["measure"] != "relative_misalignment" or row["layer"] not in unreadable
-    }
     chance = any(found[key]["null_mean"] is not None for key in found if key[1] in columns)
     table = _heads(columns)
     if steps is not None:
@@ -78,6 +70,16 @@ def layer_table(
     for name in (layer["name"] for layer in contents["layers"]):
         table.append([name or _WHOLE, *(_cell(found.get((name, m))) for m in columns)])
     return _aligned(table), chance
+
+
+def _readable(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str | None, str], Mapping[str, Any]]:
+    """Rows by layer and measure, without misalignments that mean nothing."""
+    unreadable = unreadable_layers(rows)
+    return {
+        (row["layer"], row["measure"]): row
+        for row in rows
+        if row["measure"] != "relative_misalignment" or row["layer"] not in unreadable
+    }
 
 
 def unreadable_layers(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -95,9 +97,11 @@ def unreadable_layers(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _headlines(contents: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """The headline measure of every requested family -> its heading and family."""
-    measured = [FAMILIES[name] for name in FAMILIES if name in contents["config"]["families"]]
-    return {family.headline: (family.heading, family.key) for family in measured}
+    """Linear probes and headline measures that the rows have -> heading and family."""
+    measured = {row["measure"] for row in contents["rows"]}
+    probes = {name: (family.heading, family.key) for name, family in PROBES.items()}
+    headlines = {family.headline: (family.heading, family.key) for family in FAMILIES.values()}
+    return {name: head for name, head in (probes | headlines).items() if name in measured}
 
 
 def differences_text(first: Record, second: Record, names: tuple[str, str]) -> str:
@@ -109,7 +113,7 @@ def differences_text(first: Record, second: Record, names: tuple[str, str]) -> s
         names: names of both surveys.
     """
     pair = first.contents, second.contents
-    known = [{(r["layer"], r["measure"]): r["value"] for r in c["rows"]} for c in pair]
+    known = [_readable(contents["rows"]) for contents in pair]
     layers = [[layer["name"] for layer in contents["layers"]] for contents in pair]
     columns = {m: head for m, head in _headlines(pair[0]).items() if m in _headlines(pair[1])}
     table = _heads(columns)
@@ -117,7 +121,7 @@ def differences_text(first: Record, second: Record, names: tuple[str, str]) -> s
         if name in layers[1]:
             keys = [(name, measure) for measure in columns]
             differences = [_difference(known[0].get(key), known[1].get(key)) for key in keys]
-            table.append([name or _WHOLE, *differences])
+            table += [[name or _WHOLE, *differences]] * any(differences)
     lines = [f"{names[1]} minus {names[0]}", *_aligned(table)]
     for side, other in ((0, 1), (1, 0)):
         alone = [name or _WHOLE for name in layers[side] if name not in layers[other]]
@@ -125,11 +129,14 @@ def differences_text(first: Record, second: Record, names: tuple[str, str]) -> s
     return "\n".join(lines)
 
 
-def _difference(first: float | None, second: float | None) -> str:
+def _difference(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> str:
     if first is None or second is None:
         return ""
-    value = second - first
-    return "undefined" if math.isnan(value) else f"{value:+.4g}"
+    value = second["value"] - first["value"]
+    if math.isnan(value):
+        return "undefined"
+    text = f"{100 * value:+.0f} points" if first["measure"] in PROBES else f"{value:+.3g}"
+    return text.replace("-", "−")
 
 
 def _heads(columns: Mapping[str, tuple[str, str]]) -> list[list[str]]:
@@ -154,7 +161,8 @@ def _cell(row: Mapping[str, Any] | None) -> str:
     share = row["measure"] in PROBES
 
     def shown(number: float, digits: int) -> str:
-        return f"{100 * number:.0f} %" if share else f"{number:.{digits}g}"
+        number = 0.0 if abs(number) < _ROUNDING else number
+        return f"{100 * number:.0f} %" if share else f"{number:.{digits}g}".replace("-", "−")
 
     text = "undefined" if math.isnan(value) else shown(value, 3)
     if chance is None or math.isnan(chance):

@@ -13,6 +13,7 @@ import numpy as np
 
 from theodolite.advice.captions import digest_words
 from theodolite.advice.comparing import latest_answers
+from theodolite.advice.reasons import count_of
 from theodolite.advice.summary import summary_text
 from theodolite.errors import DomainError, RecordError, UnknownNameError
 from theodolite.records import (
@@ -210,8 +211,9 @@ class Survey(OneRun):
         data = self.record.contents["data"]
         source = data.get("label_source", "given")
         labels = "" if source == "given" else f", {source} labels"
+        task = "no labels" if data["task"] == "unlabeled" else data["task"]
         title = f"{name + ': ' if name else ''}{data['probe']:,} of {data['n']:,} examples, "
-        text = summary_text(self.record, title=f"{title}{data['task']}{labels}")
+        text = summary_text(self.record, title=f"{title}{task}{labels}")
         cut = self.record.contents.get("cut")
         return (text if cut is None else f"{text}\n{cut}") + digest_line(self.record)
 
@@ -222,7 +224,8 @@ class Survey(OneRun):
         )
         probe = contents["data"]["probe"]
         mark = digest_mark(self.record)
-        return f"Survey({len(self.layers)} layers, {probe} examples: {families}{mark})"
+        layers = count_of(len(self.layers), "layer")
+        return f"Survey({layers}, {probe} examples: {families}{mark})"
 
 
 @dataclass(frozen=True)
@@ -293,7 +296,8 @@ class History(OneRun):
 
     def __repr__(self) -> str:
         mark = digest_mark(self.run.head, *self.run.steps)
-        return f"History({len(self.steps)} steps, {len(self.layers)} layers{mark})"
+        steps, layers = count_of(len(self.steps), "step"), count_of(len(self.layers), "layer")
+        return f"History({steps}, {layers}{mark})"
 
 
 def digest_mark(*records: Record) -> str:
@@ -411,8 +415,8 @@ class Comparison(Shown):
                 parts.append(differences_text(first, other, (self.names[0], name)))
         if self.pairs is not None:
             names = (self.names[0], self.names[1])
-            found = {"CKA": self.pairs.cka, "mutual neighbours": self.pairs.neighbours}
-            parts.append("\n".join(f"{k}: {v.sentence(names)}" for k, v in found.items()))
+            found = {"CKA": self.pairs.cka, "Mutual neighbours": self.pairs.neighbours}
+            parts.append("\n".join(f"{k}. {v.sentence(names)}" for k, v in found.items()))
         return "\n\n".join(parts)
 
     def plot(self, name: str, **options: Any) -> Any:
