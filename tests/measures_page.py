@@ -15,8 +15,8 @@ _HEAD = """# Measures
 
 This page lists every measure of arrays (`theodolite.measures.registry.MEASURES`). *Direction* says
 whether a larger or a smaller value means more aligned. *Gradients* names the arguments that
-autograd can differentiate by. The *label mass* of a direction is the squared length of the labels
-along it. A *mode* is an eigenvector of a kernel.
+autograd can differentiate by. The ranges assume positive semi-definite kernels. The *label mass* of
+a direction is the squared length of the labels along it. A *mode* is an eigenvector of a kernel.
 
 """
 _DIRECTIONS = {True: "larger", False: "smaller", None: "neither"}

@@ -95,7 +95,11 @@ class Attention(nn.Module):
             ["layer 'fc1'", "at least 5", "got 4"],
         ),
         (lambda: eigenvector_init_(zeros(), X), DomainError, ["'fc1'", "replaced", "all zero"]),
-        (lambda: covariance_init_(net(), 0 * X, tau=lambda s: s), DomainError, ["pass data that vary"]),
+        (
+            lambda: covariance_init_(net(), 0 * X, tau=lambda s: s),
+            DomainError,
+            ["pass data that vary"],
+        ),
         (lambda: covariance_init_(net()), DomainError, ["images", "None", "covariances"]),
         (lambda: covariance_init_(net(), X, filters="drawn"), DomainError, ["filters", "'auto'"]),
         (lambda: covariance_init_(net(), iter([])), ShapeError, ["at least one batch"]),
