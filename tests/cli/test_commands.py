@@ -53,7 +53,7 @@ def test_survey_prints_a_row_per_layer_and_where_things_are(surveyed):
         "fc2",
     ]
     assert str(folder / "report.html") in printed
-    assert "(train)" in printed
+    assert " training examples, classification" in printed
 
 
 def test_survey_is_that_of_the_library(surveyed, data):
@@ -120,7 +120,7 @@ def test_true_labels_beside_those_of_the_data(tmp_path, split, form):
     saved = th.load(tmp_path / "run")
     for measure in ("cka_target", "cka_truth"):
         assert saved.estimate(measure, "fc1") == ours.estimate(measure, "fc1")
-        assert f"{ours.estimate(measure, 'fc1').value:.3g}" in printed
+        assert f"{ours.estimate(measure, 'fc1').value:.3g}".replace("-", "−") in printed
 
 
 def test_the_same_note_about_several_measures_is_one_line(data, tmp_path):
@@ -132,14 +132,23 @@ def test_the_same_note_about_several_measures_is_one_line(data, tmp_path):
     assert th.load(tmp_path).summary().count(reason) == 1
 
 
+def test_advice_names_the_option_of_the_command(tmp_path):
+    y = np.arange(150) % 3
+    np.savez(tmp_path / "easy.npz", x_train=np.eye(6, dtype=np.float32)[y], y_train=y)
+    words = ("--family", "representation", "-o", tmp_path / "run")
+    printed = call("survey", MLP[0], tmp_path / "easy.npz", *MLP[1:], *words)
+    assert "held_out=" not in printed
+    assert "Pass --held-out " in printed
+
+
 def test_nothing_is_written_over(data, tmp_path):
     words = ("survey", MLP[0], data, *MLP[1:], "--family", "kernel", "-o", tmp_path / "run")
-    assert f"record {tmp_path / 'run'}\n" in call(*words)
+    assert f"Record   {tmp_path / 'run'}\n" in call(*words)
     first = th.load(tmp_path / "run").to_frame()
-    assert f"record {tmp_path / 'run-2'}\n" in call(*words, "--seed", 1)
-    assert f"report {tmp_path / 'run-3' / 'report.html'}\n" in call(*words, "--seed", 2)
+    assert f"Record   {tmp_path / 'run-2'}\n" in call(*words, "--seed", 1)
+    assert f"Report   {tmp_path / 'run-3' / 'report.html'}\n" in call(*words, "--seed", 2)
     assert th.load(tmp_path / "run").to_frame().equals(first)
-    assert f"record {tmp_path / 'run'}\n" in call(*words, "--seed", 1, "--overwrite")
+    assert f"Record   {tmp_path / 'run'}\n" in call(*words, "--seed", 1, "--overwrite")
     again = th.load(tmp_path / "run").to_frame()
     assert again.equals(th.load(tmp_path / "run-2").to_frame())
     assert not again.equals(first)
@@ -154,7 +163,7 @@ def test_a_full_disk_does_not_lose_the_survey(data, tmp_path, full_disk):
         )
     assert (shown.exit_code, document.exit_code) == (2, 2)
     assert "CKA to labels" in shown.stdout
-    assert shown.stdout.endswith("record not written\nreport not written\n")
+    assert shown.stdout.endswith("Report   not written\nRecord   not written\n")
     assert shown.stderr.splitlines()[-1].startswith(f"error: {tmp_path / 'run'}")
     assert json.loads(document.stdout)["steps"][0]["rows"]
     assert not (tmp_path / "run").exists()
@@ -203,7 +212,7 @@ def test_view_is_quiet_where_there_is_no_browser(surveyed):
     bare = {name: value for name, value in os.environ.items() if name not in screens}
     finished = run("-m", "theodolite.cli", "view", str(surveyed[0]), env=bare)
     assert (finished.returncode, finished.stderr) == (0, "")
-    assert finished.stdout.splitlines()[-1] == f"report {surveyed[0] / 'report.html'}"
+    assert finished.stdout.splitlines()[-1] == f"Report   {surveyed[0] / 'report.html'}"
 
 
 @pytest.mark.parametrize("words", [(), ("--json",)], ids=["page", "json"])

@@ -60,7 +60,7 @@ def test_a_full_disk_does_not_lose_the_ranking(folder, full_disk):
         answer, document = run(*words), run(*words, "--json")
     assert (answer.exit_code, document.exit_code) == (2, 2)
     assert "1  net.py:wide" in answer.stdout
-    assert answer.stdout.endswith("record not written\nreport not written\n")
+    assert answer.stdout.endswith("Report   not written\nRecord   not written\n")
     assert answer.stderr.splitlines()[-1].startswith("error: out/")
     assert "Warning" not in answer.stderr
     told = json.loads(document.stdout)

@@ -76,8 +76,8 @@ _NAMES = {"true labels": "MLP, true labels", "random labels": "MLP, random label
 _SHOWN = ("true labels", "random labels")  # networks whose tables are printed
 _RANDOM_NOTE = """\
 Probes are fitted to random labels and judged on held-out examples with true labels. All layers
-use the same random labels, so all can miss chance by some points. CKA to truth is CKA to the true
-labels. fc4 has too few filters for misalignment."""
+share one draw of random labels, so all probes may be some points above or below chance. CKA to
+truth is CKA to the true labels. fc4 has too few filters for misalignment."""
 
 
 def _print(story: "Story", folder: Path, seconds: float) -> None:

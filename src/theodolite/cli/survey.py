@@ -109,7 +109,8 @@ def survey(  # one parameter per option is how typer reads a command
     image_shape: Annotated[
         str | None,
         typer.Option(
-            metavar="HxW", help="Image shape of flat inputs, to draw eigenvectors: 8x8 or 3x32x32."
+            metavar="HxW",
+            help="Image shape of flat inputs, to draw eigenvectors: 8x8, or 3x32x32 (CxHxW).",
         ),
     ] = None,
     examples: Annotated[
@@ -121,12 +122,16 @@ def survey(  # one parameter per option is how typer reads a command
     ] = 20,
     seconds: Annotated[
         float,
-        typer.Option(min=0, help="Time limit; families then use fewer examples. 0 for no limit."),
+        typer.Option(
+            min=0, help="Time limit in seconds; families then use fewer examples. 0: no limit."
+        ),
     ] = 30.0,
     memory_limit: Annotated[
         str | None, typer.Option(help="E.g. 4GB; larger surveys are refused before they start.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda. [default: the best]")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu or cuda. [default: cuda if there is a GPU]")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of weights, data and permutations.")] = 0,
     name: Annotated[str, typer.Option(help="Title of the report. [default: MODEL on DATA]")] = "",
     option: Annotated[
@@ -229,10 +234,10 @@ def survey(  # one parameter per option is how typer reads a command
     if json_:
         print_json(run_document(result.run, files.document()))
     else:
-        typer.secho(f"{model} on {data} ({split})", bold=True)
-        typer.echo(f"{result.summary()}\n\n{files.lines()}")
-        if files.folder and others is None and split == "train":
-            typer.echo("next   the same with --held-out, if DATA has a test split")
+        text = result.summary()
+        if others is None:  # the advice names the argument of Python
+            text = text.replace("Pass held_out=", "Pass --held-out")
+        typer.echo(f"{text}\n\n{files.lines()}")
     files.tell_problem()
     fail_on(fail_on_ or (), result.answers)
     files.require_written()

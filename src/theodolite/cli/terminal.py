@@ -136,7 +136,7 @@ class Files:
 
     def lines(self) -> str:
         """The lines of the terminal about them."""
-        return f"record {self.folder or 'not written'}\nreport {self.report or 'not written'}"
+        return f"Report   {self.report or 'not written'}\nRecord   {self.folder or 'not written'}"
 
     def tell_problem(self) -> None:
         """Print the problem on standard error, after the numbers."""
@@ -222,8 +222,11 @@ def fail_on(conditions: Sequence[str], answers: Sequence[Answer]) -> None:
     met = {"undecided": undecided, "memorising": task is not None and task.finding in MEMORISED}
     for name in conditions:
         if met[name]:
-            text = "the survey has no answer about the task" if task is None else task.text
-            _say(f"--fail-on {name}: {text}", fg=typer.colors.RED)
+            found = "the survey has no answer about the task"
+            if task is not None:
+                word = task.finding if name == "memorising" else "undecided"
+                found = f'the first answer is "{word}"'
+            _say(f"--fail-on {name}: {found}", fg=typer.colors.RED)
             raise typer.Exit(CONDITION)
 
 

@@ -62,9 +62,7 @@ class _Resized:
 
 def transfer(  # one parameter per option is how typer reads a command
     data: Annotated[str, typer.Argument(metavar="DATA", help=_DATA, show_default=False)],
-    models: Annotated[
-        list[str], typer.Argument(metavar="MODEL...", help=_MODELS, show_default=False)
-    ],
+    models: Annotated[list[str], typer.Argument(metavar="MODEL", help=_MODELS, show_default=False)],
     split: Annotated[str, typer.Option(help="train or test.")] = "train",
     scale: Annotated[
         str, typer.Option(help="Scaling of the inputs; auto scales pixels to [0, 1].")
@@ -91,12 +89,16 @@ def transfer(  # one parameter per option is how typer reads a command
     workers: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 1,
     seconds: Annotated[
         float | None,
-        typer.Option(help="Time limit for all models; tangent kernels then use fewer examples."),
+        typer.Option(
+            help="Time limit in seconds for all models; tangent kernels then use fewer examples."
+        ),
     ] = None,
     memory_limit: Annotated[
         str | None, typer.Option(help="E.g. 4GB; larger tangent kernels are not measured.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda. [default: the best]")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu or cuda. [default: cuda if there is a GPU]")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the examples and the new head.")] = 0,
     name: Annotated[str, typer.Option(help="Title of the report.")] = "",
     output: Annotated[

@@ -22,7 +22,7 @@ def view(
     folders: Annotated[
         list[Path],
         typer.Argument(
-            metavar="DIR...",
+            metavar="DIR",
             help="Folders of saved surveys or histories, or a folder of such folders; several "
             "are compared. Or the folder of one ranking of models.",
             show_default=False,
@@ -71,7 +71,7 @@ def _write_report(folders: Sequence[Path], output: Path | None) -> Path:
     shown = results[0] if len(results) == 1 else compare(*results)
     file_name = "report.html" if len(results) == 1 else "comparison.html"
     page = shown.to_html(output or folders[0] / file_name)
-    typer.echo(f"report {page}")
+    typer.echo(f"Report   {page}")
     return page
 
 

@@ -212,7 +212,8 @@ class Survey(OneRun):
         source = data.get("label_source", "given")
         labels = "" if source == "given" else f", {source} labels"
         task = "no labels" if data["task"] == "unlabeled" else data["task"]
-        title = f"{name + ': ' if name else ''}{data['probe']:,} of {data['n']:,} examples, "
+        kind = {"train": "training ", "test": "test "}.get(data.get("split", ""), "")
+        title = f"{name + ': ' if name else ''}{data['probe']:,} of {data['n']:,} {kind}examples, "
         text = summary_text(self.record, title=f"{title}{task}{labels}")
         cut = self.record.contents.get("cut")
         return (text if cut is None else f"{text}\n{cut}") + digest_line(self.record)
