@@ -16,8 +16,7 @@ from tests.engine.single_gradients import (
 from tests.engine.zoo import ZOO
 from tests.reference import gradient as reference
 from tests.reference.example_gradients import example_gradients
-from theodolite.engine import factors, gradient_alignment, gradient_sums
-from theodolite.engine import gradients as accumulation
+from theodolite.engine import class_sums, factors, gradient_alignment, gradient_sums
 from theodolite.measures import gradient as measures
 
 zoo = pytest.mark.parametrize("name", ZOO)
@@ -90,7 +89,7 @@ def assert_alignment(value, rows, labels):
 @pytest.mark.parametrize("name", ["lenet", "vit", "reused module", "gpt2", "lstm"])
 def test_chunks_and_routes_do_not_change_the_sums(name, products, budget, monkeypatch):
     monkeypatch.setattr(factors, "_PRODUCTS_PER_ENTRY", products)
-    monkeypatch.setattr(accumulation, "_CHUNK_BYTES", {"cpu": budget})
+    monkeypatch.setattr(class_sums, "_CHUNK_BYTES", {"cpu": budget})
     zoo_item = specimen(name)
     gradients, _ = example_gradients(zoo_item.model, zoo_item.data, cross_entropy, zoo_item.readout)
     sums = gradient_sums(

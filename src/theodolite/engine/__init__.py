@@ -8,6 +8,7 @@ parts that other packages use: batches, layers, readouts, hooks, state.
 from theodolite.engine.batches import IGNORED, Batch, iterate_batches, single_batch
 from theodolite.engine.calls import has_storage, map_leaves, tensors_in
 from theodolite.engine.check import Cause, Check, Checked
+from theodolite.engine.class_sums import LayerSums, UnitSums
 from theodolite.engine.covariances import (
     PositionCovariance,
     input_moments,
@@ -30,8 +31,6 @@ from theodolite.engine.gradients import (
     GradientAlignment,
     GradientSums,
     LayerGradientAlignment,
-    LayerSums,
-    UnitSums,
     alignment_of_sums,
     gradient_alignment,
     gradient_sums,
