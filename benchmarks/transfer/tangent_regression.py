@@ -11,10 +11,11 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from theodolite.errors import ShapeError
 from theodolite.linalg import RIDGES, LeaveOneOut, double, symmetric_eigen, unit_peak
-from theodolite.linalg.leave_one_out import best_ridge, regression_targets
+from theodolite.linalg.leave_one_out import best_ridge
 
 _LEAST = 1e-9  # of 1 - leverage: an example that alone spans a direction
 
@@ -32,7 +33,9 @@ def leave_one_out_tangent_regression(
         ridges: those that compete, in units of the mean eigenvalue of the centred kernel.
     """
     n, c = kernel.shape[:2]
-    columns, names = regression_targets(targets, c)
+    columns, names = double(targets).reshape(len(targets), -1), None
+    if not targets.is_floating_point():
+        columns, names = one_hot(targets, c).double(), torch.arange(c, device=targets.device)
     if columns.shape != (n, c):
         raise ShapeError(
             f"targets: expected class labels or shape {(n, c)}, one column for each output of the "

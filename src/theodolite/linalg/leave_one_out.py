@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Integer, Shaped
 from torch import Tensor
 from torch.nn import functional
 
-from theodolite.checks import require_finite, require_labels, require_nonempty, require_positive
+from theodolite.checks import require_finite, require_labels, require_nonempty
 from theodolite.errors import ShapeError
 from theodolite.linalg.alignment import unit_peak
 from theodolite.linalg.arrays import double, ratio_or_nan
@@ -68,22 +68,20 @@ class LeaveOneOut:
 
 
 def regression_targets(
-    targets: Shaped[Tensor, "n *c"], outputs: int | None = None
+    targets: Shaped[Tensor, "n *c"],
 ) -> tuple[Float[Tensor, "n c"], Integer[Tensor, " c"] | None]:
     """Target columns and their classes: one-hot labels, or targets unchanged.
 
-    Class labels have one column for each class present, or for each of ``outputs``, in order.
+    Class labels have one column for each class present, in order.
 
     Raises:
         ShapeError: If targets have more than two axes or none.
-        DomainError: If labels are negative or beyond ``outputs``, or targets not finite.
+        DomainError: If labels are negative, or targets not finite.
     """
     require_nonempty(targets=targets)
     if not targets.is_floating_point():
-        require_labels(targets, outputs, name="targets")
+        require_labels(targets, name="targets")
         names, classes = torch.unique(targets, return_inverse=True)
-        if outputs is not None:
-            names, classes = torch.arange(outputs, device=targets.device), targets.long()
         return functional.one_hot(classes, len(names)).double(), names
     if targets.ndim > 2:
         raise ShapeError(
@@ -152,9 +150,6 @@ def best_ridge(
     names: Tensor | None,
 ) -> LeaveOneOut:
     """The ridge with the least error, and its results; residuals are (k, n, c) for k ridges."""
-    if len(ridges) == 0:
-        raise ShapeError("ridges: expected at least one, got none")
-    require_positive(**{f"ridges[{place}]": ridge for place, ridge in enumerate(ridges)})
     n, peak = len(columns), (columns - columns.mean(0)).abs().max()
     # Equal features predict the mean of the others, for any ridge.
     missed = residuals(columns.new_tensor(list(ridges)) * torch.where(unit > 0, unit, 1.0))

@@ -14,7 +14,6 @@ from theodolite.checks import (
 )
 from theodolite.errors import ShapeError
 from theodolite.linalg import (
-    RIDGES,
     LeaveOneOut,
     array_function,
     double,
@@ -29,7 +28,6 @@ from theodolite.linalg import (
 def leave_one_out_regression(
     gram: Float[Tensor, "n n"],
     targets: Shaped[Tensor, "n *c"],
-    ridges: Sequence[float] = RIDGES,
 ) -> LeaveOneOut:
     r"""Leave-one-out predictions of kernel ridge regression with intercept.
 
@@ -50,15 +48,13 @@ def leave_one_out_regression(
         gram: :math:`K` between the examples, symmetric; a kernel of features, or the trace over
             outputs of a tangent kernel.
         targets: integer class labels, or numbers to regress, one column for each output.
-        ridges: ridges to try, in units of the mean eigenvalue of the centred kernel; the ridge with
-            the smallest error is used.
 
     Returns:
         Predictions, error and accuracy with intervals, and the chosen ridge.
 
     Raises:
         ShapeError: If lengths differ or there are fewer than two examples.
-        DomainError: If the kernel is not symmetric, something not finite, or a ridge not positive.
+        DomainError: If the kernel is not symmetric, or something not finite.
 
     Examples:
         >>> x = torch.tensor([[0.0], [0.1], [0.2], [5.0], [5.1], [5.2]])
@@ -73,7 +69,7 @@ def leave_one_out_regression(
     require_same_length(gram=gram, targets=targets)
     require_count(2, examples=len(gram))
     values, vectors = symmetric_eigen(double_center(unit_peak(double(gram.detach()))))
-    return leave_one_out(vectors, values.clamp_min(0.0), targets.detach(), ridges)
+    return leave_one_out(vectors, values.clamp_min(0.0), targets.detach())
 
 
 @array_function

@@ -1,6 +1,6 @@
 """Linear probes that leave out one example at a time, so that no held-out data are needed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float, Integer, Shaped
@@ -13,7 +13,6 @@ from theodolite.checks import (
     require_symmetric,
 )
 from theodolite.linalg import (
-    RIDGES,
     LeaveOneOut,
     array_function,
     double,
@@ -172,7 +171,6 @@ def probe_accuracy(
 def leave_one_out_probe(
     features: Float[Tensor, "n d"],
     targets: Shaped[Tensor, "n *c"],
-    ridges: Sequence[float] = RIDGES,
 ) -> LeaveOneOut:
     r"""Leave-one-out predictions of a linear probe, with their error and accuracy.
 
@@ -189,15 +187,13 @@ def leave_one_out_probe(
     Args:
         features: one row per example.
         targets: integer class labels, or numbers to regress, one column for each output.
-        ridges: ridges to try, in units of the mean eigenvalue of the centred kernel; the ridge with
-            the smallest error is used.
 
     Returns:
         Predictions, error and accuracy with intervals, and the chosen ridge.
 
     Raises:
         ShapeError: If lengths differ or there are fewer than two examples.
-        DomainError: If features or targets are not finite, or a ridge is not positive.
+        DomainError: If features or targets are not finite.
 
     Examples:
         >>> x = torch.tensor([[0.0], [0.1], [0.2], [5.0], [5.1], [5.2]])
@@ -211,7 +207,7 @@ def leave_one_out_probe(
     require_rows(features=features, targets=targets)
     require_count(2, examples=len(features))
     left, values, _ = thin_svd(_centred(features.detach()))
-    return leave_one_out(left, values.square(), targets.detach(), ridges)
+    return leave_one_out(left, values.square(), targets.detach())
 
 
 def _centred(features: Tensor) -> Tensor:
