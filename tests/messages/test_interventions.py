@@ -10,8 +10,6 @@ from theodolite.errors import DomainError, ShapeError, UnknownNameError
 from theodolite.interventions import (
     covariance_init_,
     freeze_except_,
-    layer_norms,
-    rescale_to_,
     sample_filters,
     tau_curve,
 )
@@ -25,6 +23,7 @@ from theodolite_papers.maennel2020.formulas.eigenvector_init import (
     eigenvector_filters,
     eigenvector_init_,
 )
+from theodolite_papers.maennel2020.formulas.rescaling import layer_norms, rescale_to_
 
 X = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(20) % 2

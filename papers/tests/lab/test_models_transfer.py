@@ -10,8 +10,8 @@ from torch import nn
 from tests import networks
 from tests.networks import mlp_of_seed, seeded
 from theodolite.errors import DomainError, ShapeError, UnknownNameError
-from theodolite.interventions import layer_norms, rescale_to_
 from theodolite_papers.lab.models.transfer import replace_head_, transfer_layers_
+from theodolite_papers.maennel2020.formulas.rescaling import layer_norms, rescale_to_
 
 
 def equal_layers(one, other):

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from theodolite.interventions import layer_norms
 from theodolite_papers.ledger import Trial
 from theodolite_papers.maennel2020._filters import as_images, eigenvectors, same_sign
 from theodolite_papers.maennel2020._transfer import (
@@ -24,6 +23,7 @@ from theodolite_papers.maennel2020._transfer_sweeps import TRANSFER_SWEEPS
 from theodolite_papers.maennel2020.fig19 import wishart_covariances
 from theodolite_papers.maennel2020.figs12_13 import Group, sweep_space
 from theodolite_papers.maennel2020.formulas.divergence import rotation_angle_deviation
+from theodolite_papers.maennel2020.formulas.rescaling import layer_norms
 from theodolite_papers.maennel2020.tables1_7 import RULES, FilterRules, Workshop
 
 DIGITS = Images("digits")

@@ -1,4 +1,4 @@
-"""Changes to a user's network: initialisation, rescaling, freezing."""
+"""Changes to a user's network: initialisation and freezing."""
 
 from theodolite.interventions.data_init import covariance_init_
 from theodolite.interventions.filters import (
@@ -14,7 +14,6 @@ from theodolite.interventions.initializers import (
     init_weight_,
     initialize_,
 )
-from theodolite.interventions.rescaling import layer_norms, rescale_to_
 
 __all__ = [
     "INITIALIZERS",
@@ -25,8 +24,6 @@ __all__ = [
     "freeze_except_",
     "init_weight_",
     "initialize_",
-    "layer_norms",
-    "rescale_to_",
     "sample_filters",
     "tau_curve",
 ]

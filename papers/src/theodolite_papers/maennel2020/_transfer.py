@@ -18,7 +18,7 @@ from theodolite.data import (
 )
 from theodolite.engine import feature_chunks
 from theodolite.errors import UnknownNameError
-from theodolite.interventions import Initializer, layer_norms, rescale_to_
+from theodolite.interventions import Initializer
 from theodolite_papers.lab.data import (
     IMAGE_SETS,
     average_pooled,
@@ -44,6 +44,7 @@ from theodolite_papers.maennel2020.formulas.activation import (
     activation_histogram,
     merge_activation_fractions,
 )
+from theodolite_papers.maennel2020.formulas.rescaling import layer_norms, rescale_to_
 
 __all__ = [
     "CHANCE",

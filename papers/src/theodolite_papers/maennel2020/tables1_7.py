@@ -12,8 +12,6 @@ from theodolite.errors import UnknownNameError
 from theodolite.interventions import (
     TAU_CURVES,
     covariance_init_,
-    layer_norms,
-    rescale_to_,
     tau_curve,
 )
 from theodolite_papers.lab.data import random_labels
@@ -39,6 +37,7 @@ from theodolite_papers.ledger import (
 )
 from theodolite_papers.maennel2020._transfer import Images, draw_images
 from theodolite_papers.maennel2020.formulas.eigenvector_init import eigenvector_init_
+from theodolite_papers.maennel2020.formulas.rescaling import layer_norms, rescale_to_
 
 __all__ = ["RULES", "STUDIES", "FilterRules", "Workshop"]
 

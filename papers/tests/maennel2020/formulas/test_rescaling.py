@@ -9,7 +9,7 @@ from torch import nn
 from tests import networks
 from tests.tolerances import assert_close
 from theodolite.errors import DomainError, UnknownNameError
-from theodolite.interventions import layer_norms, rescale_to_
+from theodolite_papers.maennel2020.formulas.rescaling import layer_norms, rescale_to_
 
 
 def seeded(seed=0):
