@@ -26,6 +26,9 @@ __all__ = [
 ]
 
 
+_CLOSE = 0.65  # similarity of names; less alike names are no suggestion
+
+
 class TheodoliteError(Exception):
     """Base class of all errors that this library raises on purpose."""
 
@@ -97,7 +100,8 @@ class UnknownNameError(TheodoliteError, LookupError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
         names = [item for item in known if item]
-        near = get_close_matches(name, names, n=3, cutoff=0.4)
+        near = get_close_matches(name, names, n=3, cutoff=_CLOSE)
+        near = near or [item for item in names if name and item.startswith(name)][:3]
         listed = [repr(item) for item in near or names[:8]]
         if near:
             *others, last = listed

@@ -559,3 +559,19 @@ def test_a_loss_that_fails_says_so_before_anything_is_measured():
 
     with pytest.raises(ShapeError, match=r"loss: expected one that takes outputs .* KeyError"):
         th.survey(model(), (X, Y), loss=broken)
+
+
+def test_held_out_examples_that_the_model_refuses_are_named():
+    x, y = torch.randn(12, 6), torch.arange(12) % 2
+    model = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 2))
+    with pytest.raises(ShapeError, match=r"^held_out: expected 6 features .*, got 2"):
+        th.survey(model, (x, y), held_out=(x[:, :2], y))
+
+
+def test_only_close_names_are_suggested():
+    with pytest.raises(UnknownNameError, match=r"'nope'; expected one of 'families', "):
+        raise UnknownNameError("option", "nope", ["families", "examples", "seed"])
+    with pytest.raises(UnknownNameError, match=r"'sed'; did you mean 'seed'\?$"):
+        raise UnknownNameError("option", "sed", ["seconds", "read", "seed"])
+    with pytest.raises(UnknownNameError, match=r"did you mean 'cka_input' or 'cka_target'\?$"):
+        raise UnknownNameError("measure", "cka", ["cka_input", "omega", "cka_target"])

@@ -116,7 +116,7 @@ def test_data_that_cannot_be_found(word, part):
 def test_npz_with_other_keys(tmp_path):
     np.savez(tmp_path / "d.npz", X=np.zeros((3, 2)), y=np.zeros(3))
     said = refused("survey", MLP, tmp_path / "d.npz", *SIZES)
-    assert "expected an .npz file with the arrays x_train, y_train, but" in said
+    assert "expected the arrays x_train, y_train, but they are missing; found X, y" in said
     assert "found X, y" in said
 
 

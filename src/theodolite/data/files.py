@@ -132,10 +132,9 @@ def _members(file: Path, archive: Any, keys: Sequence[str]) -> dict[str, np.ndar
     if missing:
         verb = "is" if len(missing) == 1 else "are"
         found = ", ".join(archive.files) or "none"
-        wanted = f"an .npz file with the arrays {', '.join(dict.fromkeys(keys))}"
-        raise DataError(
-            f"{file}: expected {wanted}, but {', '.join(missing)} {verb} missing; found {found}"
-        )
+        wanted = f"the arrays {', '.join(dict.fromkeys(keys))}"
+        lost = f"{', '.join(missing)} {verb}" if len(missing) < len(set(keys)) else "they are"
+        raise DataError(f"{file}: expected {wanted}, but {lost} missing; found {found}")
     return {key: archive[key] for key in keys}
 
 
@@ -410,7 +409,8 @@ def load_data(source: str | Path, generator: torch.Generator | None = None) -> D
         return load_npz(path)
     if path.exists():
         raise DataError(f"{path}: expected an .npz file or a folder with one sub-folder per class")
-    raise UnknownNameError("data set", word, ["digits", *added])
+    hint = " Or pass a path: FILE.npz, or a folder of images."
+    raise UnknownNameError("data set", word, ["digits", *added], hint)
 
 
 def _added_loaders() -> Mapping[str, Loader]:

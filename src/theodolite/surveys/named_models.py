@@ -238,10 +238,9 @@ def _read(path: Path) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        detail = " ".join(str(error).split())[:100]
         raise DomainError(
             f"checkpoint {path}: expected a state_dict written by torch.save, holding tensors "
-            f"only, but it cannot be read safely ({detail}...); save model.state_dict()"
+            f"only, but it cannot be read safely; save model.state_dict()"
         ) from error
 
 

@@ -528,10 +528,23 @@ def draw_fitting(
     others = None
     if held_out is not None:
         judges = draw_probe(held_out, options, processes, device=place)
+        _require_accepted(model, judges)
         known = [part for some in processes.gather(seen) for part in some]
         drawn, others = _judging(drawn, judges, torch.cat(known) if known else None)
     probe = fit.probe(drawn, options)
     return probe, None if others is None else fit.probe(others, options), fit
+
+
+def _require_accepted(model: nn.Module, judges: Probe) -> None:
+    """Try two held-out examples; an error about them names the argument.
+
+    Raises:
+        ShapeError: If the model does not accept them.
+    """
+    try:
+        fit_batch(model, judges.batch.take(slice(0, 2)))
+    except ShapeError as error:
+        raise ShapeError(f"held_out: {str(error).removeprefix('data: ')}") from error
 
 
 def _repeated(keys: Tensor) -> int:

@@ -486,8 +486,8 @@ def compare(*results: Any, names: Sequence[str] | None = None, **options: Any) -
     if len(runs) < 2 or len({run.is_history for run in runs}) > 1 or options:
         kinds = ", ".join(type(result).__name__ for result in results) or "nothing"
         raise DomainError(
-            "compare: expected at least two surveys, or at least two histories, or two models "
-            f"with data, got {kinds}{''.join(f', {name}=' for name in options)}"
+            "compare: expected at least two surveys, or at least two histories, or two models and "
+            f"their data, got {kinds}{''.join(f', {name}=' for name in options)}"
         )
     chosen = [run.name for run in runs] if names is None else list(names)
     if len(chosen) != len(runs):

@@ -40,7 +40,13 @@ from theodolite.engine import (
     tensors_in,
     untouched,
 )
-from theodolite.errors import DomainError, MemoryLimitError, RecordError, UnwrittenWarning
+from theodolite.errors import (
+    DomainError,
+    MemoryLimitError,
+    RecordError,
+    TheodoliteError,
+    UnwrittenWarning,
+)
 from theodolite.linalg import LeaveOneOut, regression_targets, symmetric_eigen
 from theodolite.measures import representation
 from theodolite.records import Note, Record, load_record, require_transfer_model, save_record
@@ -51,6 +57,7 @@ from theodolite.surveys.plan import LIVE, USED, warn_of_memory
 from theodolite.surveys.probe import Probe, draw_probe, fit_inputs
 from theodolite.surveys.results import unused_folder
 from theodolite.surveys.run import versions
+from theodolite.surveys.targets import Task
 from theodolite.surveys.transfer_regressions import (
     Judged,
     body_kernel,
@@ -256,7 +263,7 @@ def transfer(
     else:
         failures = run_in_processes(work, waiting, keep, workers=workers, report=report)
     if not kept:
-        reasons = "; ".join(f"{failure.job[0]}: {failure.reason}" for failure in failures)
+        reasons = "; ".join(f"{failure.job[0]}: {_why(failure)}" for failure in failures)
         raise DomainError(
             f"models: expected at least one that can be measured, got none: {reasons}"
         )
@@ -277,13 +284,21 @@ def _folder(wanted: Path, probe: Probe, options: TransferOptions, *, overwrite: 
     return unused_folder(wanted, overwrite=same and contents.get("config") == options.describe())
 
 
+def _why(failure: Failure) -> str:
+    """The message of an error of this library alone, others with their type."""
+    if failure.kind is None or not issubclass(failure.kind, TheodoliteError):
+        return failure.reason
+    return failure.reason.removeprefix(f"{failure.kind.__name__}: ")
+
+
 def _require_task(probe: Probe) -> list[Reason]:
     """Check that the targets can be learned; return notes about them."""
     known = probe.targets
     if known.columns is None:
+        got = "none" if known.task is Task.UNLABELED else "targets that are neither"
         raise DomainError(
-            "targets: expected one class or number for each example, got targets that are "
-            "neither; pass (inputs, targets) or targets="
+            f"targets: expected one class or number for each example, got {got}; pass"
+            " (inputs, targets) or targets="
         )
     if len(probe) < 20:
         raise DomainError(
@@ -774,7 +789,7 @@ def _joined(
         },
         "models": [dict(kept[name].contents) for name in order],
         "ties": tied(candidates),
-        "problems": {failure.job[0]: failure.reason for failure in failures},
+        "problems": {failure.job[0]: _why(failure) for failure in failures},
         "problem_notes": {f.job[0]: error_kind(f.kind).value for f in failures},
         "notes": [note.to_entry() for note in notes],
         "versions": versions(),
