@@ -172,8 +172,8 @@ _PART = 32  # largest number of examples that run again in another batch
 
 
 @dataclass
-class ExampleCheck:
-    """The checks of one measurement and their results so far.
+class Checker:
+    """Decides which batches and examples of a measurement are checked, and counts them.
 
     For every batch ``ModelRecorder.run`` draws the rows that run alone. Then kernels draw weights
     for the rows if the batch is due, and the rerun (:meth:`draw_rerun`). Gradients draw whether the
@@ -192,11 +192,11 @@ class ExampleCheck:
 
     @property
     def every(self) -> bool:
-        """Whether all batches are checked, and all examples run one by one."""
+        """Whether all batches are checked, and each example runs by itself."""
         return self.mode == "every"
 
     def draw_row_weights(self, run: "ForwardRun", start: int) -> "RowWeights | None":
-        """Random weights for a check of the rows of a batch; None if it is not due."""
+        """Count the next batch; draw weights to check its rows, or return None if it is not due."""
         if not self.draw_whether_due(run.suspects, is_first=start == 0):
             return None
         n, c = run.outputs.shape

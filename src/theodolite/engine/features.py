@@ -24,7 +24,7 @@ from theodolite.engine.check import (
     Cause,
     Check,
     Checked,
-    ExampleCheck,
+    Checker,
     Measured,
     SuspectCalls,
     cannot_split,
@@ -170,29 +170,29 @@ class FeatureReader:
         if not isinstance(layers, str) and not callable(layers):
             self.exact = set(layers)
         self.calls: dict[str, int] = {}
-        self._checker = ExampleCheck(check)
+        self._checker = Checker(check)
         self._fallback: Checked | None = None  # why examples run one at a time
         self._start = 0  # index of the first example of the next batch
         self._takes_gradients = False  # whether the forward pass takes gradients itself
         self._modules = dict(self.model.named_modules(remove_duplicate=False))
 
     def read(self, batch: Batch) -> dict[str, Tensor]:
-        """Features of one batch, in order of execution; see :meth:`_features_of`."""
+        """Features of one batch, in order of execution; a refused single example is an error."""
         try:
-            return self._features_of(batch)
+            return self._read(batch)
         except Exception as error:
             if not isinstance(error, TheodoliteError):
                 require_single_examples(self.model, [batch])
             raise
 
-    def _features_of(self, batch: Batch) -> dict[str, Tensor]:
+    def _read(self, batch: Batch) -> dict[str, Tensor]:
         """Features of one batch.
 
         Some examples run again, as single examples and in other batches. If their features differ,
         they depend on other examples, and features are read one example at a time.
         """
         if self.points is None:
-            self.points = self._without_gradients(lambda: self._read_points(batch))
+            self.points = self._without_gradients(lambda: self._find_points(batch))
         examples = range(self._start, self._start + len(batch))
         self._start = examples.stop
         if self._fallback is not None:
@@ -206,19 +206,19 @@ class FeatureReader:
             if len(rows) == len(batch):
                 require_finite(self.model, rows, batch, examples)
         try:
-            self._check_rows(batch, found, watch)
+            self._check(batch, found, watch)
         except CannotSplitError as error:
             self._fallback = self._checker.summary(error)
-            require_same_one_by_one(self.model, self._output_rows, [batch])
-            then = self._rows_returned(found.returned, batch)
+            require_same_one_by_one(self.model, self._model_rows, [batch])
+            then = self._as_rows(found.returned, batch)
             require_same_outputs_again(
-                [(self._output_rows(batch), then)], watch.rounding.tolerance()
+                [(self._model_rows(batch), then)], watch.rounding.tolerance()
             )
             whole = {name for name, rows in found.rows.items() if len(rows) == len(batch)}
             return self._one_by_one(batch, examples, whole)
         return self._rows_of_pass(batch, found)
 
-    def _check_rows(self, batch: Batch, found: "_Pass", watch: SuspectCalls) -> None:
+    def _check(self, batch: Batch, found: "_Pass", watch: SuspectCalls) -> None:
         """Check that rows are the same for single examples and in other batches."""
         watch.rounding.add(list(found.rows.values()))
         checker, tolerance = self._checker, watch.rounding.tolerance()
@@ -258,7 +258,7 @@ class FeatureReader:
             self._takes_gradients = True
             return self._without_gradients(run)
 
-    def _read_points(self, batch: Batch) -> dict[str, ReadPoint]:
+    def _find_points(self, batch: Batch) -> dict[str, ReadPoint]:
         """The places where the layers' features are read, found by a trial pass."""
         trial = batch.take(slice(0, min(_TRIAL, len(batch))))
         with follow_layers(self.model, self.names) as follower:
@@ -267,9 +267,10 @@ class FeatureReader:
 
     def _pass(self, batch: Batch) -> "_Pass":
         """One forward pass, without checks of what the layers return."""
-        return self._without_gradients(lambda: self._captured(batch))
+        return self._without_gradients(lambda: self._run_captured(batch))
 
-    def _captured(self, batch: Batch) -> "_Pass":
+    def _run_captured(self, batch: Batch) -> "_Pass":
+        """The same with the current setting of gradients."""
         call_counts: dict[str, int] = {}
 
         def reduce(name: str, output: Tensor) -> Tensor:
@@ -294,12 +295,13 @@ class FeatureReader:
             returned = batch.run(self.model)
         return _Pass(returned, {name: outputs[name][-1] for name in call_counts}, call_counts)
 
-    def _output_rows(self, batch: Batch) -> Tensor:
-        """The output of the model, one row per example; zeros if it has no such rows."""
+    def _model_rows(self, batch: Batch) -> Tensor:
+        """The output of the model in a pass of its own, one row per example."""
         with torch.set_grad_enabled(self._takes_gradients):
-            return self._rows_returned(batch.run(self.model), batch)
+            return self._as_rows(batch.run(self.model), batch)
 
-    def _rows_returned(self, returned: Any, batch: Batch) -> Tensor:
+    def _as_rows(self, returned: Any, batch: Batch) -> Tensor:
+        """What the model returned as one row per example; zeros if it has no such rows."""
         try:
             rows = main_tensor(returned).detach()
         except DtypeError:
@@ -339,9 +341,10 @@ class FeatureReader:
             if self.output_reader is not None:
                 single = batch.take(slice(row, row + 1))
                 self.outputs.append(self.output_reader(one.returned, single))
-        return self._kept_rows(batch, joined, kept)
+        return self._rows_of_fixed_layers(batch, joined, kept)
 
     def _rows_of_pass(self, batch: Batch, found: "_Pass") -> dict[str, Tensor]:
+        """Features from a pass over the whole batch."""
         if self.output_reader is not None:
             self.outputs.append(self.output_reader(found.returned, batch))
         rows, call_counts = found.rows, found.call_counts
@@ -351,11 +354,12 @@ class FeatureReader:
                 for name, calls in call_counts.items()
                 if name in self.exact or len(rows[name]) == len(batch)
             } or call_counts
-        return self._kept_rows(batch, rows, call_counts)
+        return self._rows_of_fixed_layers(batch, rows, call_counts)
 
-    def _kept_rows(
+    def _rows_of_fixed_layers(
         self, batch: Batch, rows: dict[str, Tensor], call_counts: dict[str, int]
     ) -> dict[str, Tensor]:
+        """Rows of the layers, which the first batch fixes; each must have one row per example."""
         self._fix_layers(call_counts)
         for name in call_counts:
             if len(rows[name]) != len(batch):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from theodolite._distributed import ALONE, Processes
 from theodolite.checks import require_choice, require_count, require_labels, require_same_length
 from theodolite.engine.batches import BATCH_SIZE, Batch, single_batch
-from theodolite.engine.check import Check, Checked, ExampleCheck, Measured, require_check
+from theodolite.engine.check import Check, Checked, Checker, Measured, require_check
 from theodolite.engine.class_sums import GradientAccumulation, LayerSums
 from theodolite.engine.inputs import BatchList, require_model
 from theodolite.engine.layers import (
@@ -182,8 +182,8 @@ def gradient_sums(
     def accumulate(one_by_one: bool) -> GradientAccumulation:
         nonlocal recorder
         if not one_by_one:
-            choice, checks = OutputChoice("full"), ExampleCheck(check)
-            recorder = ModelRecorder(plain, owned, readouts, choice, checks)
+            choice, checker = OutputChoice("full"), Checker(check)
+            recorder = ModelRecorder(plain, owned, readouts, choice, checker)
             require_real(owned)
         assert recorder is not None
         work = GradientAccumulation(
@@ -212,7 +212,7 @@ def _check_fallback(
     recorder: ModelRecorder, loss: BatchLoss, data: Batch, error: Exception | None
 ) -> None:
     def measure(one: Batch) -> None:
-        single = replace(recorder, checker=ExampleCheck("every"))
+        single = replace(recorder, checker=Checker("every"))
         label = torch.zeros(1, dtype=torch.long)
         GradientAccumulation(single, loss, label, False).accumulate(one, 1)
 

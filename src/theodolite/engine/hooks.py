@@ -181,14 +181,14 @@ class ReadPoint:
 
 @dataclass
 class _Node:
-    """A tensor that follows from one call of a layer; ``taken`` if an operation ends the chain."""
+    """A tensor that follows from one call of a layer."""
 
     kind: _Kind
     name: str
     parents: tuple[int, ...]
     shape: tuple[int, ...] | None
     layers: list[str] = field(default_factory=list)  # layers with this tensor as their output
-    taken: bool = False
+    consumed: bool = False  # whether an operation that takes it ends the chain
 
 
 @dataclass(eq=False)
@@ -201,9 +201,9 @@ class _Chain:
     def read_point(self) -> ReadPoint:
         """Go back from the first tensor that ends the chain to an activation or normalisation."""
         nodes = self.nodes
-        taken = [index for index, node in enumerate(nodes) if node.taken]
-        end = taken[0] if taken else len(nodes) - 1
-        if not all(end in self._history(index) for index in (*taken, len(nodes) - 1)):
+        consumed = [index for index, node in enumerate(nodes) if node.consumed]
+        end = consumed[0] if consumed else len(nodes) - 1
+        if not all(end in self._history(index) for index in (*consumed, len(nodes) - 1)):
             end = 0  # two branches, which share the output only
         history = self._history(end)
         while end and not self._is_read(end):
@@ -274,7 +274,7 @@ class LayerFollower(TorchFunctionMode):
         name = function_name(func).strip("_")
         plain = name[1:] if name[:1] in "ri" and name[1:] in _ARITHMETIC else name
         if plain == "setitem" and given:
-            self._take(given)
+            self._consume(given)
             self._known.pop(given[0], None)
             return result
         returned = tensors_in(result)
@@ -284,7 +284,7 @@ class LayerFollower(TorchFunctionMode):
         if kind == "normalization" or plain == "prelu":
             given = given[:1]  # the other arguments are weights and statistics
         if kind is None or len(returned) > 1:
-            self._take(given)
+            self._consume(given)
             for tensor in returned:
                 self._known.pop(tensor, None)  # overwritten in place
         else:
@@ -321,7 +321,7 @@ class LayerFollower(TorchFunctionMode):
             for chain in parents
             if all(any(other is chain for other, _ in known) for known in entries)
         ]
-        self._take(given, except_for=shared)
+        self._consume(given, except_for=shared)
         self._known[output] = []
         for chain in shared:
             self._add(chain, kind, name, tuple(dict.fromkeys(parents[chain])), output)
@@ -337,11 +337,11 @@ class LayerFollower(TorchFunctionMode):
             self._reached(chain.layer, len(chain.nodes) - 1, tensor)
             self._inside -= 1
 
-    def _take(self, given: list[Tensor], except_for: Sequence[_Chain] = ()) -> None:
+    def _consume(self, given: list[Tensor], except_for: Sequence[_Chain] = ()) -> None:
         for tensor in given:
             for chain, index in self._known.get(tensor, ()):
                 if chain not in except_for:
-                    chain.nodes[index].taken = True
+                    chain.nodes[index].consumed = True
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from theodolite.engine.calls import CannotSplitError
 from theodolite.engine.check import (
     Checked,
-    ExampleCheck,
+    Checker,
     Rerun,
     RowWeights,
     check_rows,
@@ -302,20 +302,20 @@ def prepare(
     ownership = _of_selected_layers(own_parameters(inner, options.layers, options.params))
     choice = resolve_outputs(options.outputs)
     readout = resolve_readout(options.readout)
-    recorder = ModelRecorder(inner, ownership, readout, choice, ExampleCheck(options.check))
+    recorder = ModelRecorder(inner, ownership, readout, choice, Checker(options.check))
     example = 0
     if fallback is None and options.check:
         example = recorder.checker.draw_single_rows(len(data.batches[0]))[0]
-    probe = data.batches[0].take(slice(example, example + 1))
+    one = data.batches[0].take(slice(example, example + 1))
     if fallback is None:
         require_real(ownership)
-        single_run = recorder.run_single(probe, example if options.check else None)
+        single_run = recorder.run_single(one, example if options.check else None)
         groups = group_parameters(single_run.uses, ownership)
     else:
-        single_run = ForwardRun(recorder.usable_outputs(probe), [], 0)
+        single_run = ForwardRun(recorder.usable_outputs(one), [], 0)
         groups = dense_groups([], ownership.parameters)
         options = replace(options, batch_size=1)
-        require_finite(inner, single_run.outputs, probe, [example])
+        require_finite(inner, single_run.outputs, one, [example])
     dtype = wide_dtype(options.dtype or single_run.outputs.dtype)
     device = single_run.outputs.device
     layers = ownership.layers

@@ -23,7 +23,7 @@ from theodolite.engine.batches import Batch
 from theodolite.engine.check import (
     Check,
     Checked,
-    ExampleCheck,
+    Checker,
     Measured,
     Rerun,
     require_check,
@@ -289,8 +289,8 @@ def _with_fallback(
     if reason is None:
         assert answer is not None
         return answer
-    check = ExampleCheck(options.check) if recorder is None else recorder.checker
-    engine = prepare(model, data, options, check.summary(reason))
+    checker = Checker(options.check) if recorder is None else recorder.checker
+    engine = prepare(model, data, options, checker.summary(reason))
 
     def measure(one: Batch) -> None:
         alone, checked = BatchList([one]), replace(options, outputs="full", check="every")

@@ -234,11 +234,11 @@ def choose_route(sizes: ContractionSizes) -> Route:
 
 
 _TILE_BYTES = {"cpu": 2**25, "cuda": 2**31}
-_FILLING = 16  # examples of a pass that keep a GPU busy
+_BUSY_EXAMPLES = 16  # examples of a pass that keep a GPU busy
 _PASS_BYTES = {"cpu": 2**28, "cuda": 9 * 2**29}
-# A plan of at most _LITTLE bytes is the same for every limit from _SURE bytes on. So the free
-# memory, which takes long to find out, is not asked for.
-_LITTLE, _SURE = 2**27, 2**30
+# A plan of at most _SMALL_PLAN bytes is the same for every limit from _ASSUMED_FREE bytes on. So it
+# does not ask for the free memory, which takes long to find out.
+_SMALL_PLAN, _ASSUMED_FREE = 2**27, 2**30
 
 
 @dataclass(frozen=True)
@@ -336,7 +336,7 @@ def make_plan(
     at_most += kept_examples * (graph_bytes + factor_bytes)
     limit = options.memory_limit
     if limit is None:
-        limit = _SURE if at_most <= _LITTLE else available_bytes(sizes.device)
+        limit = _ASSUMED_FREE if at_most <= _SMALL_PLAN else available_bytes(sizes.device)
     tile_bytes = min(largest_tile, limit // 8)
     fixed_bytes = kernel_bytes + sizes.held_bytes + 2 * tile_bytes
     if options.memory_limit:  # what libraries take
@@ -379,7 +379,7 @@ def pass_size(
         return min(options.batch_size, examples)
     wanted = _PASS_BYTES.get(device.type, _PASS_BYTES["cpu"])
     if device.type == "cuda":  # launches take as long for few long sequences as for many
-        wanted = max(wanted, min(_FILLING * graph_bytes, free_bytes // 8))
+        wanted = max(wanted, min(_BUSY_EXAMPLES * graph_bytes, free_bytes // 8))
     size = max(1, min(wanted, free_bytes // 2) // max(1, graph_bytes))
     passes = -(-examples // min(size, examples))
     return -(-examples // passes)  # passes of equal size

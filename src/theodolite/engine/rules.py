@@ -469,6 +469,8 @@ def _relu_step(given: Tensor, state: State, weights: Weights) -> State:
 
 
 def _cell(step: Step) -> Callable[..., Any]:
+    """A version of ``torch.lstm_cell`` and its like."""
+
     def call(inputs: Tensor, hx: Any, *given: Tensor | None) -> Any:
         weights = [weight for weight in given if weight is not None]
         if inputs.dim() != 2 or len(weights) not in (2, 4):
@@ -481,26 +483,28 @@ def _cell(step: Step) -> Callable[..., Any]:
 
 
 def _layers(step: Step) -> Callable[..., Any]:
+    """A version of ``torch.lstm`` and its like, for several layers and one or both directions."""
+
     def call(inputs: Any, hx: Any, params: Any, *options: Any) -> Any:
         if not isinstance(params, list | tuple) or len(options) != 6 or inputs.dim() != 3:
             return None  # packed sequences
         has_biases, layers, dropout, train, bidirectional, batch_first = options
-        size, ways = 4 if has_biases else 2, 1 + bidirectional
-        if len(params) != size * layers * ways or (dropout and train):
+        size, directions = 4 if has_biases else 2, 1 + bidirectional
+        if len(params) != size * layers * directions or (dropout and train):
             return None  # projections
         states = hx if step is _lstm_step else (hx,)
         steps = inputs.transpose(0, 1) if batch_first else inputs
         ends: list[State] = []
         for layer in range(layers):
             results = []
-            for way in range(ways):
-                place = layer * ways + way
+            for direction in range(directions):
+                place = layer * directions + direction
                 weights = [*params[size * place : size * (place + 1)]]
                 state = tuple(part[place] for part in states)
-                outputs, end = _one_direction(step, steps, state, weights, backwards=way == 1)
+                outputs, end = _one_direction(step, steps, state, weights, backwards=direction == 1)
                 results.append(outputs)
                 ends.append(end)
-            steps = results[0] if ways == 1 else torch.cat(results, -1)
+            steps = results[0] if directions == 1 else torch.cat(results, -1)
         outputs = steps.transpose(0, 1) if batch_first else steps
         last = tuple(torch.stack(parts) for parts in zip(*ends, strict=True))
         return (outputs, *last)

@@ -12,7 +12,7 @@ from torch.autograd.graph import GradientEdge
 
 from theodolite.engine.batches import Batch
 from theodolite.engine.calls import CannotSplitError, ResultGrads, split_examples, tensors_in
-from theodolite.engine.check import Cause, ExampleCheck, SingleRun, cannot_split
+from theodolite.engine.check import Cause, Checker, SingleRun, cannot_split
 from theodolite.engine.compare import require_finite
 from theodolite.engine.layers import Ownership
 from theodolite.engine.readouts import OutputChoice, Readout, read_outputs
@@ -164,7 +164,7 @@ class ModelRecorder:
     ownership: Ownership
     readout: Readout
     choice: OutputChoice
-    checker: ExampleCheck = field(default_factory=lambda: ExampleCheck(False))
+    checker: Checker = field(default_factory=lambda: Checker(False))
     batch: Batch | None = None
     tolerance: float = 0.0
     unit: float = 0.0
