@@ -135,8 +135,8 @@ class CarryOver:
     def shift_cost(self) -> float:
         """Share of the fit that held-out examples may have lost because they are of another kind.
 
-        An accuracy differs between two distributions by their total variation distance at most.
-        The probe measures how large this distance is at least.
+        Accuracies on two distributions differ by at most their total variation distance. The
+        accuracy of the probe gives a lower bound of this distance.
         """
         if self.shift is None or self.train is None or self.held_out is None:
             return 0.0

@@ -78,7 +78,7 @@ class FitEvidence:
         return max(self.input_neighbours, self.input_probe)
 
     def share(self, accuracy: float) -> float:
-        """How much of the fit an accuracy stands for."""
+        """Accuracy above chance of a prediction, divided by that of the network."""
         return (accuracy - self.chance) / self.fit
 
     def deviations(self, accuracy: float) -> float:

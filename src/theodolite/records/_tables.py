@@ -83,7 +83,7 @@ def _readable(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str | None, str],
 
 
 def unreadable_layers(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Layers with too few filters, whose lowest possible misalignment is that of random bases."""
+    """Layers with too few filters: not even perfect alignment would differ from random bases."""
     numbers = {(row["measure"], row["layer"]): row for row in rows if row["family"] == "covariance"}
     found = []
     for (measure, layer), row in numbers.items():

@@ -47,7 +47,7 @@ class Moment:
 
     @cached_property
     def unreadable(self) -> list[str]:
-        """Layers whose misalignment means nothing, because they have too few filters."""
+        """Layers with too few filters to judge their misalignment."""
         return unreadable_layers(self.record.contents.get("rows", []))
 
     @cached_property

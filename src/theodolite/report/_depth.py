@@ -51,7 +51,7 @@ class Line:
         label: its words.
         marks_only: short bars at each layer instead of a line.
         with_chance: whether its chance level is drawn.
-        chance: what chance is, where it is not that of the family's headline.
+        chance: how its chance level is measured, if not as that of the family's headline.
     """
 
     measure: str
@@ -62,7 +62,7 @@ class Line:
 
     @property
     def words(self) -> str:
-        """What a legend calls it."""
+        """Its name in a legend."""
         return self.label or self.measure.replace("_", " ")
 
 
@@ -291,7 +291,7 @@ class Chart:
 
     @property
     def radius(self) -> float:
-        """Of a dot."""
+        """Radius of a dot in pixels; networks with more layers get smaller dots."""
         most = max((len(trace.places) for trace in self.traces), default=0)
         return next((size for count, size in _DOTS.items() if most <= count), _SMALLEST_DOT)
 

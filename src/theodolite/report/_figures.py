@@ -1,14 +1,15 @@
 """A figure: panels of Plotly traces that can be drawn at any step, with title and caption.
 
-A ``Series`` parts a trace into its look, a Plotly object that is made once, and its numbers, which
-depend on the step. Numbers name their place in the record: ``meta["source"]`` maps an axis (``x``,
-``y``, ``error_y``, ``z``) to ``{"run": r, "step": s, "path": [...]}`` with the position of the run
-among those given, of the step in the run, and the path in that record. A list in a path stands for
-each of its members in turn (``["rows", [3, 9], "value"]``); a list of steps goes along with it, and
-a list of paths gives one row of a heat map each. ``scale`` multiplies what the path names,
-``offset`` is added to it.
+A ``Series`` has the look of a trace, a Plotly object that is made once, and its numbers, which
+depend on the step. Looks have the colors of the light palette; a page can replace them by those of
+the dark one.
 
-Looks carry the colors of the light palette; a page exchanges them for those of the dark one.
+Numbers name their place in the record. ``meta["source"]`` maps an axis (``x``, ``y``, ``error_y``,
+``z``) to ``{"run": r, "step": s, "path": [...]}``: the position of the run, the position of the
+step in the run, and the path in that record. A list in a path stands for each of its members in
+turn (``["rows", [3, 9], "value"]``). A list of steps has one step for each of them. A list of paths
+gives one row of a heat map each. Numbers of the path are multiplied by ``scale``, then ``offset``
+is added.
 """
 
 import copy
@@ -83,8 +84,8 @@ class Series:
     """One trace.
 
     Args:
-        look: what never changes: kind, colors, name.
-        at: its numbers at a step (the latest for None).
+        look: the part that no step changes: kind, colors, name.
+        at: the numbers at a step (the latest for None).
     """
 
     look: Any
@@ -103,10 +104,10 @@ class Panel:
     """One set of axes.
 
     Args:
-        title: what stands above it; plain text.
-        series: what is drawn.
-        layout: its axes and what else differs from the house style.
-        cursor: where each step of the group stands on the horizontal axis, if that is one of steps.
+        title: text above the panel, without markup.
+        series: the traces.
+        layout: axes and other settings that differ from those of all panels.
+        cursor: place of each step of the group on the horizontal axis, if this axis has steps.
         height: in pixels.
         aspect: width over height, for a panel that grows with the page instead of having a height.
     """
@@ -164,8 +165,8 @@ class Figure:
         panels: the panels that are always shown.
         more: panels behind a fold (the other layers of a deep network).
         finding: one sentence computed from the numbers at a step; "" if there is none.
-        legend: what colors and dashes mean.
-        columns: panels side by side on a wide screen.
+        legend: the meaning of colors and dashes.
+        columns: number of panels side by side on a wide screen.
         shared: whether all panels have one scale on the vertical axis.
         roomy: whether a panel needs the whole width of a phone.
     """

@@ -258,7 +258,7 @@ class WorkCounts:
 
     @property
     def columns(self) -> int:
-        """Of the targets."""
+        """Number of target columns."""
         columns = self.probe.rows.columns
         return 1 if columns is None else columns.shape[1]
 
