@@ -12,7 +12,7 @@ from tests.survey.subjects import blobs, cnn, images, mlp
 from theodolite import records
 from theodolite.errors import RecordError
 from theodolite.measures.registry import MEASURES
-from theodolite.records import unreadable_layers
+from theodolite.records import layers_with_few_filters
 
 FAMILIES = ("representation", "covariance", "kernel", "tangent", "gradient")
 
@@ -207,12 +207,12 @@ def test_numbers_do_not_depend_on_the_device():
 def test_summary_leaves_out_what_the_page_calls_unreadable():
     x, y = blobs()
     found = th.survey(nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3)), (x, y))
-    unreadable = unreadable_layers(found.record.contents["rows"])
-    assert unreadable  # with as many filters as inputs nothing can be told
+    few = layers_with_few_filters(found.record.contents["rows"])
+    assert few  # there are as many filters as inputs
     said = [line for line in found.summary().splitlines() if line.startswith("misalignment / ran")]
     (line,) = said  # one for all layers
     assert "undefined in 2 of 2 layers (" in line  # the other one has fewer filters still
-    for layer in unreadable:
+    for layer in few:
         (line,) = [li for li in found.summary().splitlines() if li.split()[:1] == [layer]]
         value = found.estimate("relative_misalignment", layer).value
         assert f"{value:.3g} (1)" not in line

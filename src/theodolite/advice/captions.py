@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from theodolite.advice.findings import LABELED, LEVEL_SHARE
-from theodolite.advice.reasons import UNREADABLE, count_of
+from theodolite.advice.reasons import TOO_FEW_FILTERS, count_of
 from theodolite.advice.sentences import layer_name, percent
 from theodolite.records import (
     CHANCE,
@@ -28,11 +28,11 @@ __all__ = [
     "layer_count",
     "layer_words",
     "loss_sentence",
+    "missing_reason",
     "numbers_sentence",
     "opening_sentence",
     "paragraph",
     "profile_sentence",
-    "quiet_reason",
     "scores_of",
     "sketch_sentence",
     "trend_sentence",
@@ -50,10 +50,10 @@ def family_sentence(group: Group, family: str, step: int | None = None) -> str:
     """A sentence about the headline of a family in the first run, and how other runs differ."""
     measure = FAMILIES[family].headline
     run = next((r for r in group.runs if r.measured(family, measure)), group.runs[0])
-    moment = run.holding(step, family, measure)
+    moment = run.latest_with(step, family, measure)
     values = values_of(group, moment, family, measure)
     if not values:
-        return f"Not shown: {quiet_reason(group, family).rstrip('.')}."
+        return f"Not shown: {missing_reason(group, family).rstrip('.')}."
     scores = scores_of(run, step, family, values)
     beyond = {layer: v for layer, v in values.items() if scores.get(layer, 0) > CHANCE}
     # The lowest misalignment often belongs to a layer with few filters, where it is chance.
@@ -65,7 +65,11 @@ def family_sentence(group: Group, family: str, step: int | None = None) -> str:
     if near and len(group.runs) == 1:
         parts += [f"That is not significantly higher than in {listed(near, most=3)}"]
     if scores:
-        read = " with enough filters" if family == "covariance" and moment.unreadable else ""
+        read = (
+            " with enough filters"
+            if family == "covariance" and moment.layers_with_few_filters
+            else ""
+        )
         share, verb = _share(len(beyond), len(scores)), "is" if len(scores) == 1 else "are"
         verb = "is" if len(beyond) in (0, 1, len(scores)) else verb
         parts += [f"{share[0].upper()}{share[1:]}{read} {verb} more aligned than chance"]
@@ -92,10 +96,10 @@ def _as_high(moment: Moment, family: str, measure: str, values: Values) -> list[
 
 def profile_sentence(group: Group, family: str, measure: str, step: int | None = None) -> str:
     """Where a measure is highest and lowest in the first run, and how the others differ."""
-    known = (r for r in group.runs if values_of(group, r.holding(step, family, measure), family,
+    known = (r for r in group.runs if values_of(group, r.latest_with(step, family, measure), family,
                                                 measure))  # fmt: skip
     run = next(known, group.runs[0])
-    moment = run.holding(step, family, measure)
+    moment = run.latest_with(step, family, measure)
     values = values_of(group, moment, family, measure)
     endless = [
         layer_words(name) for name in group.layers
@@ -118,7 +122,7 @@ def numbers_sentence(
     parts = []
     for run in group.runs:
         found = [
-            (words, run.holding(step, family, measure).value(family, measure, layer))
+            (words, run.latest_with(step, family, measure).value(family, measure, layer))
             for measure, words in names.items()
         ]
         numbers = ", ".join(f"{words} {shown(value)}" for words, value in found if finite(value))
@@ -145,7 +149,7 @@ def trend_sentence(group: Group) -> str:
     for run in group.runs:
         headlines = [(f, FAMILIES[f].headline) for f in LABELED]
         family, measure = next((pair for pair in headlines if run.measured(*pair)), headlines[0])
-        known = run.taken(family, measure)
+        known = run.moments_with(family, measure)
         last = values_of(group, known[-1], family, measure) if len(known) > 2 else {}
         if not last:
             continue
@@ -234,7 +238,7 @@ def _some_steps(run: RunView) -> str:
 def _losses(group: Group, step: int | None) -> str:
     losses = []
     for run in group.runs:
-        moment = run.holding(step, "gradient", "loss")
+        moment = run.latest_with(step, "gradient", "loss")
         loss = moment.value("gradient", "loss", None)
         at = "" if moment is run.at(step) else f" at step {moment.step}"
         name = f" ({plain(run.name)})" if len(group.runs) > 1 else ""
@@ -243,7 +247,7 @@ def _losses(group: Group, step: int | None) -> str:
     return f" Loss{on}: {', '.join(losses)}." if losses else ""
 
 
-def quiet_reason(group: Group, family: str) -> str:
+def missing_reason(group: Group, family: str) -> str:
     """Why a family has no numbers; a monitor measures all families at its first step."""
     moments = [moment for run in group.runs for moment in (run.moments[0], run.last)]
     reasons = (moment.record.contents.get("skipped", {}).get(family) for moment in moments)
@@ -251,8 +255,8 @@ def quiet_reason(group: Group, family: str) -> str:
     if known or not group.measured(family):
         return known or "not measured"
     headline = FAMILIES[family].headline
-    if family == "covariance" and moments[-1].unreadable:
-        return UNREADABLE
+    if family == "covariance" and moments[-1].layers_with_few_filters:
+        return TOO_FEW_FILTERS
     if group.measured(family, headline):
         row = moments[-1].row(family, headline, group.measured(family, headline)[0]) or {}
         why = f", {plain(str(row['reason']))}" if row.get("reason") else ""
@@ -299,11 +303,11 @@ def compared(first: Values, other: Values, than: str = "") -> str:
 def _other_runs(
     group: Group, first: RunView, family: str, measure: str, step: int | None
 ) -> list[str]:
-    here = values_of(group, first.holding(step, family, measure), family, measure)
+    here = values_of(group, first.latest_with(step, family, measure), family, measure)
     than = f" than with {plain(first.name)}"
     parts = []
     for run in [run for run in group.runs if run is not first][:_MOST_OTHERS]:
-        there = values_of(group, run.holding(step, family, measure), family, measure)
+        there = values_of(group, run.latest_with(step, family, measure), family, measure)
         words = compared(here, there, than)
         parts += [f"{plain(run.name)}: {words}"] if words else []
     return parts
@@ -311,7 +315,7 @@ def _other_runs(
 
 def _since_start(run: RunView, step: int | None, family: str) -> str:
     measure = FAMILIES[family].headline
-    start, now = run.moments[0], run.holding(step, family, measure)
+    start, now = run.moments[0], run.latest_with(step, family, measure)
     if start is now:
         return ""
     pairs = {

@@ -83,7 +83,7 @@ class _Profile:
     @classmethod
     def of(cls, group: Group, run: RunView, family: str, step: int | None) -> "_Profile":
         measure = FAMILIES[family].headline
-        values = values_of(group, run.holding(step, family, measure), family, measure)
+        values = values_of(group, run.latest_with(step, family, measure), family, measure)
         levels = {layer: run.chance(step, family, measure, layer) for layer in values}
         spreads = {layer: level.sd for layer, level in levels.items() if level and level.sd}
         return cls(family, run, values, spreads)

@@ -12,11 +12,11 @@ from theodolite.records import CHANCE, plain, shown
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["LayerPairs", "Likeness"]
+__all__ = ["LayerPairs", "LayerSimilarity"]
 
 
 @dataclass(frozen=True)
-class Likeness:
+class LayerSimilarity:
     """One similarity of every pair of layers, also for permuted examples.
 
     Args:
@@ -82,6 +82,6 @@ class LayerPairs:
         nearest: number of neighbours.
     """
 
-    cka: Likeness
-    neighbours: Likeness
+    cka: LayerSimilarity
+    neighbours: LayerSimilarity
     nearest: int

@@ -18,7 +18,7 @@ from theodolite.errors import (
 from theodolite.records import FAMILIES, Note, listed, plain
 
 __all__ = [
-    "UNREADABLE",
+    "TOO_FEW_FILTERS",
     "Reason",
     "about_positions",
     "count_of",
@@ -167,7 +167,7 @@ _ERRORS: Sequence[tuple[type[Exception], Note]] = (
 
 _HEADINGS = {family.headline: family.heading for family in FAMILIES.values()}
 _NAMES = {"models", "probes", "kernel", "largest"}  # facts that name models
-UNREADABLE = _SHARED[Note.FEW_FILTERS]
+TOO_FEW_FILTERS = _SHARED[Note.FEW_FILTERS]
 
 
 class Reason(str):

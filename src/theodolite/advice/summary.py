@@ -11,9 +11,9 @@ from theodolite.records import (
     Note,
     Record,
     layer_table,
+    layers_with_few_filters,
     listed,
     short_count,
-    unreadable_layers,
 )
 
 __all__ = ["ranking_text", "summary_text"]
@@ -48,7 +48,7 @@ def summary_text(
             warnings.append(entry)
     lines += [f"{listed(families)}: not measured, {why}" for why, families in reasons.items()]
     total = sum(layer.get("role") != "input" for layer in contents["layers"])
-    few, others = unreadable_layers(contents["rows"]), []
+    few, others = layers_with_few_filters(contents["rows"]), []
     for entry in warnings:
         if entry.get("note") == Note.FEW_FILTERS.value and entry["layer"] is not None:
             few.append(entry["layer"])

@@ -8,7 +8,7 @@ import typer
 from theodolite._version import __version__
 from theodolite.cli.demo import demo
 from theodolite.cli.survey import EXAMPLES, survey
-from theodolite.cli.terminal import CommandError, PoliteGroup
+from theodolite.cli.terminal import CommandError, OneSentenceErrors
 from theodolite.cli.transfer import EXAMPLES as TRANSFERS
 from theodolite.cli.transfer import transfer
 from theodolite.cli.view import view
@@ -29,7 +29,7 @@ _LABORATORY = {
 
 app = typer.Typer(
     name="theodolite",
-    cls=PoliteGroup,
+    cls=OneSentenceErrors,
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,

@@ -238,7 +238,7 @@ def survey(  # one parameter per option is how typer reads a command
         if others is None:  # the advice names the argument of Python
             text = text.replace("Pass held_out=", "Pass --held-out")
         typer.echo(f"{text}\n\n{files.lines()}")
-    files.tell_problem()
+    files.print_problem()
     fail_on(fail_on_ or (), result.answers)
     files.require_written()
 

@@ -23,7 +23,7 @@ from theodolite.records import MEMORISED, Answer, Run, is_there
 __all__ = [
     "CommandError",
     "Files",
-    "PoliteGroup",
+    "OneSentenceErrors",
     "fail_on",
     "keyword_arguments",
     "open_page",
@@ -43,7 +43,7 @@ class CommandError(TheodoliteError, ValueError):
     """An argument of the command line that cannot be used; the message says what to do."""
 
 
-class PoliteGroup(typer.core.TyperGroup):
+class OneSentenceErrors(typer.core.TyperGroup):
     """A group of commands that prints an error as one sentence.
 
     Exit code 2: errors that this library raises on purpose, and files that cannot be read or
@@ -138,7 +138,7 @@ class Files:
         """The lines of the terminal about them."""
         return f"Report   {self.report or 'not written'}\nRecord   {self.folder or 'not written'}"
 
-    def tell_problem(self) -> None:
+    def print_problem(self) -> None:
         """Print the problem on standard error, after the numbers."""
         if self.problem:
             _say(f"error: {self.problem}", fg=typer.colors.RED)

@@ -165,7 +165,7 @@ def transfer(  # one parameter per option is how typer reads a command
         counted = "1 model" if len(models) == 1 else f"{len(models)} models"
         typer.secho(f"{counted} on {data} ({split})", bold=True)
         typer.echo(f"{result.summary()}\n\n{files.lines()}")
-    files.tell_problem()
+    files.print_problem()
     files.require_written()
 
 

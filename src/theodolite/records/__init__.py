@@ -26,8 +26,8 @@ from theodolite.records._tables import (
     differences_text,
     frame_of,
     layer_table,
+    layers_with_few_filters,
     table_of,
-    unreadable_layers,
 )
 from theodolite.records._views import (
     Chance,
@@ -85,6 +85,7 @@ __all__ = [
     "is_there",
     "latest_numbers",
     "layer_table",
+    "layers_with_few_filters",
     "listed",
     "load_record",
     "load_result",
@@ -102,6 +103,5 @@ __all__ = [
     "spaced",
     "table_of",
     "unique_names",
-    "unreadable_layers",
     "wilson",
 ]

@@ -12,7 +12,7 @@ from theodolite.records._words import FAMILIES, PROBES, listed
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["differences_text", "frame_of", "layer_table", "table_of", "unreadable_layers"]
+__all__ = ["differences_text", "frame_of", "layer_table", "layers_with_few_filters", "table_of"]
 
 _TRUTH, _TRUTH_HEADING = "cka_truth", "CKA to truth"  # if true labels were given with truth=
 _COLUMNS = ("layer", "family", "measure", "value", "error", "null_mean", "null_sd", "z_score")
@@ -74,15 +74,15 @@ def layer_table(
 
 def _readable(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str | None, str], Mapping[str, Any]]:
     """Rows by layer and measure, without misalignments that mean nothing."""
-    unreadable = unreadable_layers(rows)
+    few = layers_with_few_filters(rows)
     return {
         (row["layer"], row["measure"]): row
         for row in rows
-        if row["measure"] != "relative_misalignment" or row["layer"] not in unreadable
+        if row["measure"] != "relative_misalignment" or row["layer"] not in few
     }
 
 
-def unreadable_layers(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def layers_with_few_filters(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Layers with too few filters: not even perfect alignment would differ from random bases."""
     numbers = {(row["measure"], row["layer"]): row for row in rows if row["family"] == "covariance"}
     found = []

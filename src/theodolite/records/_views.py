@@ -10,7 +10,7 @@ import numpy as np
 
 from theodolite.records._files import Record
 from theodolite.records._runs import Run
-from theodolite.records._tables import unreadable_layers
+from theodolite.records._tables import layers_with_few_filters
 from theodolite.records._words import finite
 
 __all__ = ["Chance", "Group", "Moment", "RunView", "groups_of", "spaced", "unique_names"]
@@ -36,7 +36,7 @@ class Moment:
     @cached_property
     def _rows(self) -> dict[tuple[str, str, str | None], int]:
         found = dict(self._every_row)
-        for layer in self.unreadable:
+        for layer in self.layers_with_few_filters:
             del found["covariance", "relative_misalignment", layer]
         return found
 
@@ -46,9 +46,9 @@ class Moment:
         return {(r["family"], r["measure"], r.get("layer")): i for i, r in enumerate(rows)}
 
     @cached_property
-    def unreadable(self) -> list[str]:
+    def layers_with_few_filters(self) -> list[str]:
         """Layers with too few filters to judge their misalignment."""
-        return unreadable_layers(self.record.contents.get("rows", []))
+        return layers_with_few_filters(self.record.contents.get("rows", []))
 
     @cached_property
     def _notes(self) -> dict[tuple[str | None, str, str | None], str | None]:
@@ -131,14 +131,18 @@ class RunView:
         """Whether any layer has this number at any step."""
         return (family, measure) in self._holders
 
-    def taken(self, family: str, measure: str) -> list[Moment]:
+    def moments_with(self, family: str, measure: str) -> list[Moment]:
         """The moments with this number."""
         return self._holders.get((family, measure), [])
 
-    def drawn(self, family: str, name: str) -> bool:
+    def has_curve(self, family: str, name: str) -> bool:
         """Whether any layer has this curve at any step that is shown."""
         wanted = (family, name)
-        return any((f, n) == wanted for moment in self.curved for f, n, _ in moment.curve_names())
+        return any(
+            (f, n) == wanted
+            for moment in self.moments_with_curves
+            for f, n, _ in moment.curve_names()
+        )
 
     @property
     def last(self) -> Moment:
@@ -150,14 +154,14 @@ class RunView:
         before = [m for m in self.moments if step is None or m.step <= step]
         return before[-1] if before else self.moments[0]
 
-    def holding(self, step: int | None, family: str, measure: str) -> Moment:
+    def latest_with(self, step: int | None, family: str, measure: str) -> Moment:
         """The latest moment with this number, up to the step; without one, the moment of the step.
 
         A monitor measures costly numbers at some steps only.
         """
         key = (step, family, measure)
         if key not in self._held:
-            known = self.taken(family, measure)
+            known = self.moments_with(family, measure)
             before = [m for m in known if step is None or m.step <= step]
             self._held[key] = before[-1] if before else self.at(step)
         return self._held[key]
@@ -167,7 +171,7 @@ class RunView:
 
         A monitor computes them at its last step; earlier steps are compared with these.
         """
-        here = self.holding(step, family, measure)
+        here = self.latest_with(step, family, measure)
         known = self._chance_holders.get((family, measure), {})
         return here if here.position in known or not known else known[max(known)]
 
@@ -206,14 +210,14 @@ class RunView:
         return found
 
     @cached_property
-    def curved(self) -> list[Moment]:
+    def moments_with_curves(self) -> list[Moment]:
         """Moments whose curves are shown; more would make most of a page's size."""
         kept = [m for m in self.moments if m.has_curves]
         return [kept[i] for i in spaced(len(kept), _MOST_CURVES)]
 
     def with_curves_at(self, step: int | None) -> Moment:
         """The same among the moments whose curves are shown; without any, the moment itself."""
-        kept = self.curved
+        kept = self.moments_with_curves
         before = [m for m in kept if step is None or m.step <= step]
         return before[-1] if before else kept[0] if kept else self.at(step)
 
@@ -258,7 +262,7 @@ class Group:
         found = {la for f, m, la in self._measures if f == family and measure in {None, m}}
         return [layer for layer in self.layers if layer in found]
 
-    def curved(self, family: str, name: str) -> list[str]:
+    def layers_with_curve(self, family: str, name: str) -> list[str]:
         """Layers that have this curve somewhere in the group."""
         found = {
             layer
@@ -269,7 +273,7 @@ class Group:
         }
         return [layer for layer in self.layers if layer in found]
 
-    def whole(self, family: str) -> list[str]:
+    def whole_model_measures(self, family: str) -> list[str]:
         """Measures of the whole model in this family."""
         return [m for f, m, layer in self._measures if f == family and layer is None]
 

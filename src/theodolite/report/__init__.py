@@ -1,13 +1,13 @@
 """From records to pages, plots and notebook fragments; reports do not use models."""
 
-from theodolite.advice.pairs import LayerPairs, Likeness
+from theodolite.advice.pairs import LayerPairs, LayerSimilarity
 from theodolite.report import pages
 from theodolite.report._transfer import transfer_fragment, write_transfer
 from theodolite.report._write import notebook_html, plot, plot_pairs, write_html
 
 __all__ = [
     "LayerPairs",
-    "Likeness",
+    "LayerSimilarity",
     "notebook_html",
     "pages",
     "plot",

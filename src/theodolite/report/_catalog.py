@@ -312,7 +312,7 @@ def _named(group: Group, name: str, step: int | None) -> Figure | None:
                 return step_maps(group, family, name)
             chart = layer_chart(group, family, [Line(name, heading)], words)
             return None if chart is None else chart.figure()
-        if group.is_history and name in group.whole(family):
+        if group.is_history and name in group.whole_model_measures(family):
             return whole_figure(group, family, name, words)
     return None
 

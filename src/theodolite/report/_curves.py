@@ -22,7 +22,7 @@ from theodolite.report._figures import (
     by_moment,
     tone,
 )
-from theodolite.report.pages import LIGHT, carried, plain, plotly_text, short, spaced
+from theodolite.report.pages import LIGHT, page_numbers, plain, plotly_text, short, spaced
 
 __all__ = ["Curve", "layer_panels", "overlay"]
 
@@ -75,7 +75,7 @@ class Curve:
         kept = self._kept(moment, layer)
         points = list(range(len(x))) if kept is None else kept
         source = {"x": array_at(moment, x_name, kept), "y": array_at(moment, y_name, kept)}
-        drawn = {"x": carried(x[points], _DIGITS), "y": carried(y[points], _DIGITS)}
+        drawn = {"x": page_numbers(x[points], _DIGITS), "y": page_numbers(y[points], _DIGITS)}
         return drawn | {"meta": {"source": source}}
 
     def _kept(self, moment: Moment, layer: str) -> list[int] | None:
@@ -111,7 +111,7 @@ def layer_panels(group: Group, curve: Curve, words: Words) -> Figure | None:
     legend = [
         Key(plain(run.name) if several else curve.y, tone(group, curve.family, order), mark)
         for order, run in enumerate(group.runs)
-        if run.drawn(curve.family, curve.name)
+        if run.has_curve(curve.family, curve.name)
         for mark in ("dots" if curve.marks else "line",)
     ]
     if curve.chance:
@@ -133,7 +133,7 @@ def overlay(group: Group, curve: Curve, words: Words) -> Figure | None:
     layers = _some_layers(group, curve)
     if not layers:
         return None
-    runs = [run for run in group.runs if run.drawn(curve.family, curve.name)]
+    runs = [run for run in group.runs if run.has_curve(curve.family, curve.name)]
     panels = tuple(
         Panel(
             plain(run.name) if len(group.runs) > 1 else "",
@@ -163,14 +163,14 @@ def overlay(group: Group, curve: Curve, words: Words) -> Figure | None:
 
 def _some_layers(group: Group, curve: Curve) -> list[str]:
     """Layers with the curve, the first and the last among them."""
-    layers = group.curved(curve.family, curve.name)
+    layers = group.layers_with_curve(curve.family, curve.name)
     return [layers[i] for i in spaced(len(layers), _MOST_LAYERS)]
 
 
 def _runs_of(group: Group, curve: Curve, layer: str) -> tuple[Series, ...]:
     series = []
     for order, run in enumerate(group.runs):
-        if not run.drawn(curve.family, curve.name):
+        if not run.has_curve(curve.family, curve.name):
             continue
         color = tone(group, curve.family, order)
         if curve.chance:

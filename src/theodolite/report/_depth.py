@@ -19,9 +19,9 @@ from theodolite.records import CHANCE, FAMILIES, PROBES, Group, RunView
 from theodolite.report._figures import Figure, Key, Panel, Series, Words, axes, dash_of, tone
 from theodolite.report.pages import (
     LIGHT,
-    carried,
     distinct,
     finite,
+    page_numbers,
     plain,
     plotly_text,
     short,
@@ -137,8 +137,8 @@ class Trace:
         """Numbers of every place at a step; None where nothing was measured."""
         wanted = step if self.step is None else self.step
         measure = self.line.measure
-        moment = self.run.holding(wanted, family, measure)
-        base = None if self.base is None else self.base.holding(wanted, family, measure)
+        moment = self.run.latest_with(wanted, family, measure)
+        base = None if self.base is None else self.base.latest_with(wanted, family, measure)
         chance = self.chance(family, wanted) if self.line.with_chance else {}
         state: dict[str, Any] = {key: [] for key in ("y", "text", "error", "chance", "within")}
         rows: list[int | None] = []
@@ -156,7 +156,7 @@ class Trace:
             state["chance"].append(shown_as(measure, near) if finite(middle) else "")
             state["within"].append(int(half > 0 and low <= value <= high))
             rows.append(moment.index(family, measure, layer))
-        state["y"], state["error"] = carried(state["y"]), carried(state["error"])
+        state["y"], state["error"] = page_numbers(state["y"]), page_numbers(state["error"])
         empty = {"error": None, "chance": "", "within": 0}
         dropped = [key for key, none in empty.items() if all(v == none for v in state[key])]
         kept = {key: values for key, values in state.items() if key not in dropped}
@@ -246,7 +246,7 @@ class Chart:
                 for x, (low, high) in trace.chance(self.family, step).items():
                     known = band.get(x, (low, high))
                     band[x] = (min(low, known[0]), max(high, known[1]))
-            drawn = [[x, *carried(ends)] for x, ends in sorted(band.items())]
+            drawn = [[x, *page_numbers(ends)] for x, ends in sorted(band.items())]
             self._states[step] = {"traces": traces, "band": drawn}
         return self._states[step]
 
@@ -281,7 +281,7 @@ class Chart:
         return {
             "group": group,
             "traces": [trace.static() for trace in self.traces],
-            "limits": carried(self.limits(steps)),
+            "limits": page_numbers(self.limits(steps)),
             "log": self.log,
             "height": self.height,
             "radius": self.radius,
@@ -310,7 +310,7 @@ class Chart:
         )
         text = self.finding(steps[-1]) or self._ends(steps[-1])
         label = html.escape(f"{self.words.title} over {count} layers. {text}")
-        frame = html.escape(json.dumps(carried(limits)))
+        frame = html.escape(json.dumps(page_numbers(limits)))
         return (
             f'<svg class="depth" role="img" aria-label="{label}" height="{self.height:g}" '
             f'data-limits="{frame}">{shaded}'
@@ -468,8 +468,8 @@ class Chart:
         band = self.at(step)["band"]
         return {
             "x": [x for x, _, _ in band],
-            "y": carried((low + high) / 2 for _, low, high in band),
-            "error": carried((high - low) / 2 for _, low, high in band),
+            "y": page_numbers((low + high) / 2 for _, low, high in band),
+            "error": page_numbers((high - low) / 2 for _, low, high in band),
             "meta": {"chance": True},
         }
 

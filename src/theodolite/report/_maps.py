@@ -8,7 +8,7 @@ import numpy as np
 from plotly import graph_objects as go
 
 from theodolite.advice.captions import sketch_sentence
-from theodolite.advice.pairs import LayerPairs, Likeness
+from theodolite.advice.pairs import LayerPairs, LayerSimilarity
 from theodolite.records import FAMILIES, Group, Moment, RunView
 from theodolite.report._figures import (
     Figure,
@@ -20,7 +20,16 @@ from theodolite.report._figures import (
     by_moment,
     layer_ticks,
 )
-from theodolite.report.pages import LIGHT, carried, finite, plain, plotly_text, short, shown, spaced
+from theodolite.report.pages import (
+    LIGHT,
+    finite,
+    page_numbers,
+    plain,
+    plotly_text,
+    short,
+    shown,
+    spaced,
+)
 
 __all__ = ["class_map", "eigenvector_figure", "kernel_maps", "pair_maps", "step_maps"]
 
@@ -68,7 +77,7 @@ class _Table:
 
     def numbers(self) -> Numbers:
         """The data of a map; with texts if its columns are wide enough."""
-        z = [carried(row) for row in self.values]
+        z = [page_numbers(row) for row in self.values]
         meta = {"source": {"z": list(self.sources)}, "rows": list(self.rows)}
         found: Numbers = {"z": z, "meta": meta | {"columns": list(self.columns)}}
         if self.has_texts:
@@ -112,11 +121,11 @@ def step_maps(
 
 def class_map(group: Group, name: str, words: Words) -> Figure | None:
     """A number for each layer and class, a map for each run."""
-    layers = group.curved("gradient", name)
+    layers = group.layers_with_curve("gradient", name)
     if not layers:
         return None
-    runs = [run for run in group.runs if run.drawn("gradient", name)]
-    kept = [moment for run in runs for moment in run.curved]
+    runs = [run for run in group.runs if run.has_curve("gradient", name)]
+    kept = [moment for run in runs for moment in run.moments_with_curves]
     tables = [_class_table(moment, name, layers) for moment in kept]
     limits = _limits([v for table in tables for row in table.values for v in row])
     panels = tuple(_class_panel(group, run, name, layers, limits) for run in runs)
@@ -127,7 +136,7 @@ def class_map(group: Group, name: str, words: Words) -> Figure | None:
 def kernel_maps(group: Group, name: str, words: Words) -> Figure | None:
     """Kernels between examples in class order, at the last step; equal kernels are left out."""
     telling = [
-        layer for layer in group.curved("tangent", name)
+        layer for layer in group.layers_with_curve("tangent", name)
         if any(_tells(run.with_curves_at(None), name, layer) for run in group.runs)
     ]  # fmt: skip
     layers = [telling[i] for i in spaced(len(telling), _MOST_KERNELS)]
@@ -158,7 +167,7 @@ def pair_maps(pairs: LayerPairs, names: tuple[str, str]) -> list[Figure]:
 
 
 def _pair_map(
-    key: str, found: Likeness, title: str, reading: str, names: tuple[str, str]
+    key: str, found: LayerSimilarity, title: str, reading: str, names: tuple[str, str]
 ) -> Figure:
     axes_of = (found.values.index, found.values.columns)
     rows, columns = ([plain(str(name)) for name in axis] for axis in axes_of)
@@ -370,8 +379,8 @@ class _Grid:
 
 def eigenvector_figure(group: Group) -> Figure | None:
     """Leading eigenvectors of the data's patches above those of the filters."""
-    layers = [layer for layer in group.curved("covariance", _NAMES[0])
-              if layer in group.curved("covariance", _NAMES[1])]  # fmt: skip
+    layers = [layer for layer in group.layers_with_curve("covariance", _NAMES[0])
+              if layer in group.layers_with_curve("covariance", _NAMES[1])]  # fmt: skip
     if not layers:
         return None
     layer = layers[0]
@@ -478,7 +487,7 @@ def _mosaic(moment: Moment, layer: str) -> Numbers:
         alpha = np.where(np.isnan(tiles[..., :1]), 0, 255)
         colors = np.concatenate([np.nan_to_num(127.5 + 127.5 * tiles), alpha], axis=-1)
         return {"z": np.rint(colors).astype(int).tolist()} | meta
-    return {"z": [carried(line, 3) for line in tiles[..., 0]]} | meta
+    return {"z": [page_numbers(line, 3) for line in tiles[..., 0]]} | meta
 
 
 def _normalized(images: np.ndarray) -> np.ndarray:

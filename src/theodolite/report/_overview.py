@@ -4,8 +4,14 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from theodolite.advice.captions import digest_words, layer_count, quiet_reason
-from theodolite.advice.reasons import UNREADABLE, in_layers, missing_in, not_shown, shared_words
+from theodolite.advice.captions import digest_words, layer_count, missing_reason
+from theodolite.advice.reasons import (
+    TOO_FEW_FILTERS,
+    in_layers,
+    missing_in,
+    not_shown,
+    shared_words,
+)
 from theodolite.records import FAMILIES, Group, listed
 from theodolite.report._depth import Chart, headlines, is_shortcut
 from theodolite.report.pages import finite, plain, shown_as
@@ -109,7 +115,7 @@ def notes_of(group: Group) -> list[str]:
     hidden: dict[str, list[str]] = {}  # families with one reason share a line
     for key, words in FAMILIES.items():
         if key not in present:
-            hidden.setdefault(quiet_reason(group, key), []).append(words.title)
+            hidden.setdefault(missing_reason(group, key), []).append(words.title)
     notes = [not_shown(listed(titles), why) for why, titles in hidden.items()]
     said: dict[tuple[str, str], list[str]] = {}
     for run in group.runs:
@@ -120,8 +126,8 @@ def notes_of(group: Group) -> list[str]:
                     shared = shared_words(run.last.note(family, measure, layer))
                     why = shared or plain(str(row["reason"]))
                     said.setdefault((heading, why), []).append(layer)
-        for layer in run.last.unreadable:
-            said.setdefault((FAMILIES["covariance"].heading, UNREADABLE), []).append(layer)
+        for layer in run.last.layers_with_few_filters:
+            said.setdefault((FAMILIES["covariance"].heading, TOO_FEW_FILTERS), []).append(layer)
     notes += [
         missing_in(heading, in_layers(layers, layer_count(group)), why)
         for (heading, why), layers in said.items()
@@ -143,8 +149,8 @@ def whole_numbers(
     found = []
     for run in group.runs:
         numbers = []
-        for measure in group.whole(family):
-            moment = run.holding(step, family, measure)
+        for measure in group.whole_model_measures(family):
+            moment = run.latest_with(step, family, measure)
             index = moment.index(family, measure, None)
             name, meaning = _WHOLE.get(measure, (measure.replace("_", " "), ""))
             if index is not None:

@@ -15,7 +15,7 @@ from theodolite.advice.captions import (
 )
 from theodolite.advice.comparing import QUESTIONS, group_answers
 from theodolite.advice.pairs import LayerPairs
-from theodolite.advice.reasons import UNREADABLE, count_of, notes_in
+from theodolite.advice.reasons import TOO_FEW_FILTERS, count_of, notes_in
 from theodolite.records import (
     CHANCE,
     FAMILIES,
@@ -144,7 +144,9 @@ def fragment_html(runs: Sequence[Run]) -> str:
 def _group_view(group: Group) -> dict[str, Any]:
     texts = _Varying(group)
     # The loss of the whole model stands above all sections.
-    families = [f for f in FAMILIES if group.measured(f) or group.whole(f) != ["loss"]]
+    families = [
+        f for f in FAMILIES if group.measured(f) or group.whole_model_measures(f) != ["loss"]
+    ]
     sections = [_family_section(group, family, texts) for family in families]
     over_steps = history_figures(group) if group.is_history else []
     if over_steps:
@@ -416,8 +418,8 @@ def _about(group: Group, run: RunView) -> dict[str, Any]:
         if row.get("reason")
     ]
     undefined += [
-        {"measure": "relative_misalignment", "layer": name, "text": UNREADABLE}
-        for name in run.last.unreadable
+        {"measure": "relative_misalignment", "layer": name, "text": TOO_FEW_FILTERS}
+        for name in run.last.layers_with_few_filters
     ]
     total = layer_count(group)
     return {

@@ -19,7 +19,7 @@ from theodolite.report._figures import (
     step_axis,
     tone,
 )
-from theodolite.report.pages import carried, plotly_text, short, spaced
+from theodolite.report.pages import page_numbers, plotly_text, short, spaced
 
 __all__ = ["TRUTH", "kernel_steps", "loss_figure", "over_steps", "whole_figure"]
 
@@ -117,7 +117,7 @@ def _step_series(
     }  # fmt: skip
     numbers = {
         "x": [group.steps.index(m.step) for m in moments],
-        "y": carried(m.value(family, line.measure, layer) for m in moments),
+        "y": page_numbers(m.value(family, line.measure, layer) for m in moments),
         "customdata": [m.step for m in moments],
         "meta": {"source": {"y": source}},
     }

@@ -17,12 +17,12 @@ from theodolite.records import finite, made_folder, plain, replace_file, shown, 
 __all__ = [
     "DARK",
     "LIGHT",
-    "carried",
     "content_policy",
     "css_variables",
     "distinct",
     "finite",
     "json_for_html",
+    "page_numbers",
     "plain",
     "plotly_text",
     "render",
@@ -114,7 +114,7 @@ def shown_as(measure: str, value: int | float | None, *, signed: bool = False) -
     return plus + shown(value)
 
 
-def carried(values: Iterable[Any], digits: int = _DIGITS) -> list[float | None]:
+def page_numbers(values: Iterable[Any], digits: int = _DIGITS) -> list[float | None]:
     """Numbers for the page's JSON, rounded far below a pixel; null where none can be drawn."""
     return [float(f"{value:.{digits}g}") if finite(value) else None for value in values]
 

@@ -13,7 +13,7 @@ from theodolite.engine import Features, features, model_device, untouched, unwra
 from theodolite.errors import DomainError
 from theodolite.linalg import double, u_center
 from theodolite.measures import kernel
-from theodolite.report import LayerPairs, Likeness
+from theodolite.report import LayerPairs, LayerSimilarity
 from theodolite.surveys.options import SurveyOptions
 from theodolite.surveys.probe import Probe, draw_probe, fit_inputs, reusable
 from theodolite.surveys.results import Comparison, Survey, compare
@@ -92,7 +92,7 @@ def _pairs(
     generator = torch.Generator().manual_seed(options.seed)
     orders = [torch.randperm(count, generator=generator) for _ in range(permutations)]
 
-    def likeness(values: Tensor, rows: Tensor, columns: Tensor) -> Likeness:
+    def similarity(values: Tensor, rows: Tensor, columns: Tensor) -> LayerSimilarity:
         """Both similarities are inner products of matrices between examples."""
         drawn = [rows @ columns[:, p][:, :, p].flatten(1).mT for p in orders]
         stacked = torch.stack(drawn) if drawn else torch.zeros(0, *values.shape)
@@ -101,15 +101,15 @@ def _pairs(
         empty = np.full(values.shape, np.nan)
         mean, sd = (null.mean(0), null.std(0, ddof=1)) if len(null) else (empty, empty)
         largest = null.reshape(len(null), -1).max(1) if len(null) else np.zeros(0)
-        return Likeness(table, mean, sd, largest)
+        return LayerSimilarity(table, mean, sd, largest)
 
     between = kernel.cka_matrix([*sides[0], *sides[1]]).between[: len(first), len(first) :]
     centred = [torch.stack([_similarities(rows) for rows in side]) for side in sides]
     near = [torch.stack([_neighbours(rows, nearest) for rows in side]) for side in sides]
     shared = near[0].flatten(1) @ near[1].flatten(1).mT
     return LayerPairs(
-        likeness(between, centred[0].flatten(1), centred[1]),
-        likeness(shared, near[0].flatten(1), near[1]),
+        similarity(between, centred[0].flatten(1), centred[1]),
+        similarity(shared, near[0].flatten(1), near[1]),
         nearest,
     )
 

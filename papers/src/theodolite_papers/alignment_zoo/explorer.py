@@ -10,10 +10,10 @@ import numpy as np
 from theodolite.report.pages import (
     DARK,
     LIGHT,
-    carried,
     content_policy,
     css_variables,
     json_for_html,
+    page_numbers,
     static_text,
 )
 from theodolite_papers.alignment_zoo.predictors import FACTORS, Predictors
@@ -83,7 +83,7 @@ def _payload(zoo: Zoo) -> dict[str, Any]:
             numbers = table[measure, place].to_numpy(np.float64)
             if measure in family and np.isfinite(numbers).any():
                 entry = measures.setdefault(measure, {"family": family[measure], "values": {}})
-                entry["values"][f"{place} {moment}"] = carried(numbers, _DIGITS)
+                entry["values"][f"{place} {moment}"] = page_numbers(numbers, _DIGITS)
     ordered = dict(sorted(measures.items(), key=lambda item: (item[1]["family"], item[0])))
     chosen = "cka_target" if "cka_target" in ordered else next(iter(ordered))
     return {
@@ -94,7 +94,7 @@ def _payload(zoo: Zoo) -> dict[str, Any]:
             for name in ("data", "family", *FACTORS, "outcome", "half")
         },
         "outcomes": {
-            name: carried(networks[name].to_numpy(np.float64), _DIGITS)
+            name: page_numbers(networks[name].to_numpy(np.float64), _DIGITS)
             for name in _OUTCOMES
             if name in networks
         },

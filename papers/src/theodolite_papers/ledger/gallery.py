@@ -12,10 +12,10 @@ from theodolite.records import FAMILIES, Moment, Record, Run, latest_numbers, lo
 from theodolite.report.pages import (
     DARK,
     LIGHT,
-    carried,
     content_policy,
     css_variables,
     json_for_html,
+    page_numbers,
     plain,
     static_text,
     write_page,
@@ -148,10 +148,10 @@ def _payload(exhibits: Sequence[Exhibit]) -> dict[str, Any]:
                 "damage": plain(item.damage) if item.damage else "",
                 "settings": {plain(k): plain(v) for k, v in item.settings.items()},
                 "numbers": dict(
-                    zip(map(plain, item.numbers), carried(item.numbers.values(), _DIGITS),
+                    zip(map(plain, item.numbers), page_numbers(item.numbers.values(), _DIGITS),
                         strict=True)
                 ),
-                "profiles": {k: carried(line, _DIGITS) for k, line in item.profiles.items()},
+                "profiles": {k: page_numbers(line, _DIGITS) for k, line in item.profiles.items()},
             }
             for item in exhibits
         ],
