@@ -324,7 +324,7 @@ def test_plot_of_a_number_of_the_whole_model_is_a_line_for_each_run():
 def test_plot_says_why_a_family_was_not_measured(generator):
     x = torch.randn(40, 4, generator=generator)
     found = th.survey(nn.Linear(4, 3), x, families=["representation", "covariance"])
-    with pytest.raises(UnknownNameError, match=r"representation was not measured: .*label"):
+    with pytest.raises(UnknownNameError, match=r"representation was not measured: .*no targets"):
         found.plot("alignment_area")
 
 
