@@ -17,6 +17,7 @@ __all__ = [
     "LabelProjections",
     "Route",
     "dual_gram",
+    "gram_limit",
     "gram_sums",
     "projections_from_gram",
     "projections_from_kernel",
@@ -231,6 +232,12 @@ def projections_from_gram(
     return LabelProjections(sigma, coefficients, residual, count, "gram", limit)
 
 
+def gram_limit(eigenvalues: Float[Tensor, " d"]) -> Float[Tensor, ""]:
+    """The smallest singular value of features that their float64 Gram matrix resolves."""
+    share = max(_GRAM_FLOOR, (len(eigenvalues) * _DOUBLE_EPS) ** 0.5)
+    return share * eigenvalues.max().clamp(min=0).sqrt()
+
+
 def _live(gram: Tensor) -> int:
     """Number of nonzero rows or columns of the features, an upper bound of the rank."""
     return int((gram.diagonal() != 0).sum())
@@ -244,8 +251,7 @@ def _resolved(
     The limit is zero if nothing is lost: the rank is full, or lost values count as zero at the
     precision of the data.
     """
-    top = values.max().clamp(min=0).sqrt()
-    limit = max(_GRAM_FLOOR, (len(values) * _DOUBLE_EPS) ** 0.5) * top
+    top, limit = values.max().clamp(min=0).sqrt(), gram_limit(values)
     noise = rank_tolerance(shape, eps) * top
     kept = values > torch.maximum(limit, noise).square()
     complete = int(kept.sum()) >= full

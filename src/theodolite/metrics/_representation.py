@@ -30,6 +30,7 @@ from theodolite.linalg import (
     Moments,
     TriangularState,
     double,
+    gram_limit,
     row_chunks,
     svd_projections,
     symmetric_eigen,
@@ -46,7 +47,6 @@ from theodolite.metrics._streaming import (
 )
 
 _EPS = torch.finfo(torch.float64).eps
-_FLOOR = 3e-7  # times the largest singular value: float64 Gram matrices resolve nothing below
 Scale = Literal["absolute", "normalized", "relative"]
 Sums = Moments | TriangularState
 
@@ -77,7 +77,7 @@ class RowFactor:
         scatter = sums.rebase(mean).scatter
         cross, energy = scatter[:width, width:], scatter[width:, width:]
         values, vectors = symmetric_eigen(scatter[:width, :width])
-        limit = max(_FLOOR, (width * _EPS) ** 0.5) * values.max().clamp(min=0).sqrt()
+        limit = gram_limit(values)
         kept = values > limit.square()
         sigma = values[kept].sqrt().unsqueeze(1)
         z = vectors[:, kept].mT @ cross / sigma

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from theodolite.engine import Batch, first_tensor, untouched
+from theodolite.engine.layers import CONVOLUTIONS
 from theodolite.errors import DomainError, ShapeError, UnknownNameError
 
 __all__ = ["Body", "WithHead", "pretrained_body"]
 
-_POINTWISE = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _CHANNELS_FIRST = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm)
 
 
@@ -126,7 +126,7 @@ def pretrained_body(model: nn.Module, batch: Batch, head: str | None = "auto") -
         return Body(model, None)
     module, same = named[name], result.shape == returned.shape
     linear = isinstance(module, nn.Linear) and same
-    single = isinstance(module, _POINTWISE) and set(module.kernel_size) == {1}
+    single = isinstance(module, CONVOLUTIONS) and set(module.kernel_size) == {1}
     if head == "auto" and (linear or (single and returned.shape[:2] == result.shape[:2])):
         return Body(model, name)
     return Body(model, None, _channels_last(module) if same and name else None)
@@ -165,7 +165,7 @@ def _channels_last(layer: nn.Module) -> bool | None:
         return True if len(layer.normalized_shape) == 1 else None
     if isinstance(layer, nn.Linear):
         return True
-    return False if isinstance(layer, (*_POINTWISE, *_CHANNELS_FIRST)) else None
+    return False if isinstance(layer, (*CONVOLUTIONS, *_CHANNELS_FIRST)) else None
 
 
 def _rows(values: Tensor, mask: Any, *, channels_last: bool | None = None) -> Tensor:
