@@ -176,6 +176,11 @@ class Segment:
     stop: int
     closes: bool
 
+    @property
+    def rows(self) -> slice:
+        """The examples."""
+        return slice(self.start, self.stop)
+
     def inside(self, rows: slice) -> "Segment | None":
         """The part inside some rows, counted from the first row; None if there is none."""
         start, stop = max(self.start, rows.start), min(self.stop, rows.stop)
@@ -314,6 +319,7 @@ class GradientAccumulation:
         stiffness: Also add up unit vectors.
         processes: Processes that share the work; each takes whole classes.
         one_by_one: Whether plain autograd takes one example at a time.
+        progress: Called after every batch.
     """
 
     def __init__(
@@ -325,10 +331,10 @@ class GradientAccumulation:
         processes: Processes = ALONE,
         *,
         one_by_one: bool = False,
+        progress: Progress | None = None,
     ) -> None:
         self._recorder, self._loss, self._stiffness = recorder, loss, stiffness
-        self.progress: Progress | None = None
-        self._processes = processes
+        self._processes, self._progress = processes, progress
         owned = recorder.ownership
         self._order = labels.argsort(stable=True)
         self._labels = labels[self._order]
@@ -384,9 +390,9 @@ class GradientAccumulation:
                 self._add_single(batch, start)
             else:
                 self._add_batch(batch, start)
-            if self.progress is not None:
+            if self._progress is not None:
                 share = span.stop / len(self._labels)
-                self.progress(share, f"examples {span.start} to {span.stop - 1}")
+                self._progress(share, f"examples {span.start} to {span.stop - 1}")
         if self._first_single is not None and len(self._losses) > 1:
             one, then = self._first_single
             require_same_outputs_again(
@@ -540,7 +546,7 @@ class GradientAccumulation:
                 with without_autocast(self._squares.device):
                     squares.append(part.squared_norms()[:, 0])
                     for some in _segments_at_a_time(cut, part.entries, self._squares.device):
-                        tally.add(some, part.weighted_sums(_ranges(some)))
+                        tally.add(some, part.weighted_sums([segment.rows for segment in some]))
             norms.append(joined(squares, 0).to(self._squares.device))
         rows = [self._rows.setdefault(own.names, len(self._rows)) for own in factors]
         table = torch.stack(norms)
@@ -611,7 +617,10 @@ class GradientAccumulation:
                     weights = inverse[row, examples].unsqueeze(1)
                     for some in _segments_at_a_time(cut, part.entries, self._squares.device):
                         with without_autocast(self._squares.device):
-                            tally.add(some, part.weighted_sums(_ranges(some), weights))
+                            tally.add(
+                                some,
+                                part.weighted_sums([segment.rows for segment in some], weights),
+                            )
         for key, tally in self._units.items():
             if key not in given:
                 tally.skip(segments)
@@ -634,7 +643,8 @@ class GradientAccumulation:
         require_finite_gradients(squares.isfinite().all(0), self._order.tolist())
         membership = target_columns(self._labels, self._classes)
         tallies = [self._tallies[group] for group in self._rows]
-        by_class, whole = class_squares(tallies, self._classes), _on_cpu(tallies, "total_norm")
+        by_class = class_squares(tallies, self._classes)
+        whole = _on_cpu([tally.total_norm for tally in tallies])
         sums = owners @ torch.cat([by_class, whole.square()[:, None]], 1)
         sets = SetSums.of_groups(_with_all(membership), squares, sums)
         units = self._unit_sums(squares > 0, membership) if self._stiffness else None
@@ -656,9 +666,10 @@ class GradientAccumulation:
             for layer in self._layers
         ]
         squares = [class_squares(tallies, self._classes).sum(0) for tallies in by_layer]
+        totals = [_on_cpu([tally.total_norm for tally in tallies]) for tallies in by_layer]
+        means = [_on_cpu([tally.scaled_norm for tally in tallies]) for tallies in by_layer]
         total, mean = (
-            torch.stack([_on_cpu(tallies, name).square().sum() for tallies in by_layer])
-            for name in ("total_norm", "scaled_norm")
+            torch.stack([norms.square().sum() for norms in found]) for found in (totals, means)
         )
         return UnitSums(nonzero.double() @ membership, torch.stack(squares), total, mean)
 
@@ -673,10 +684,6 @@ def _segments_at_a_time(
         yield segments[start : start + step]
 
 
-def _ranges(segments: Sequence[Segment]) -> list[slice]:
-    return [slice(segment.start, segment.stop) for segment in segments]
-
-
 def _norms_of_weights(weights: Sequence[Tensor]) -> list[float]:
     """The norm of each tensor, from float64."""
     real = [torch.view_as_real(w) if w.is_complex() else w for w in map(Tensor.detach, weights)]
@@ -684,9 +691,8 @@ def _norms_of_weights(weights: Sequence[Tensor]) -> list[float]:
     return torch.stack(norms).tolist()
 
 
-def _on_cpu(tallies: list[ClassTally], what: str) -> Float[Tensor, " m"]:
-    """Numbers of all tallies from the device in one copy; None is zero."""
-    values = [getattr(tally, what) for tally in tallies]
+def _on_cpu(values: list[Tensor | None]) -> Float[Tensor, " m"]:
+    """Numbers from the device in one copy; None is zero."""
     present = [value for value in values if value is not None]
     if not present:
         return torch.zeros(len(values), dtype=torch.float64)

@@ -518,34 +518,26 @@ def _loss_factors(
         chosen = [k for k, use in enumerate(uses) if isinstance(use.structure, kind)]
         return [uses[k] for k in chosen], [gradients[k] for k in chosen]
 
-    factors = _mixed(_outer(group, *of_kind(Outer)), _lookup(group, *of_kind(Lookup)))
+    outer = lookup = None
+    products, product_gradients = of_kind(Outer)
+    if products:
+        structure = products[0].structure
+        assert isinstance(structure, Outer)
+        inputs, geometry = _joined_inputs(products)
+        outer = OuterFactors(
+            group.parameters,
+            inputs,
+            _joined_output_grads(products, product_gradients).unsqueeze(1),
+            geometry=geometry,
+            shape=products[0].origin.tensor.shape,
+            transposed=structure.transposed,
+        )
+    lookups, lookup_gradients = of_kind(Lookup)
+    if lookups:
+        tokens, length = _joined_tokens(lookups)
+        output_grads = _joined_output_grads(lookups, lookup_gradients)
+        output_grads = scaled(output_grads, lookups[0].origin.scale).unsqueeze(1)
+        lookup = LookupFactors(group.parameters, tokens, output_grads, length)
+    factors = _mixed(outer, lookup)
     assert factors is not None
     return factors
-
-
-def _outer(
-    group: ParameterGroup, uses: list[Use], gradients: list[ResultGrads]
-) -> OuterFactors | None:
-    if not uses:
-        return None
-    structure = uses[0].structure
-    assert isinstance(structure, Outer)
-    inputs, geometry = _joined_inputs(uses)
-    return OuterFactors(
-        group.parameters,
-        inputs,
-        _joined_output_grads(uses, gradients).unsqueeze(1),
-        geometry=geometry,
-        shape=uses[0].origin.tensor.shape,
-        transposed=structure.transposed,
-    )
-
-
-def _lookup(
-    group: ParameterGroup, uses: list[Use], gradients: list[ResultGrads]
-) -> LookupFactors | None:
-    if not uses:
-        return None
-    tokens, length = _joined_tokens(uses)
-    output_grads = scaled(_joined_output_grads(uses, gradients), uses[0].origin.scale)
-    return LookupFactors(group.parameters, tokens, output_grads.unsqueeze(1), length)

@@ -25,6 +25,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from theodolite.engine.batches import spans
 from theodolite.engine.patches import PatchGeometry
 from theodolite.engine.state import HALF, coarse_arithmetic
 
@@ -142,9 +143,7 @@ class Factors(ABC):
 
     def spans(self, limit: int) -> Iterator[slice]:
         """Ranges of examples whose intermediate results stay below this number of bytes."""
-        step = max(1, limit // max(1, self.working_bytes))
-        for start in range(0, len(self), step):
-            yield slice(start, min(start + step, len(self)))
+        return spans(len(self), max(1, limit // max(1, self.working_bytes)))
 
 
 @final

@@ -187,9 +187,14 @@ def gradient_sums(
             require_real(owned)
         assert recorder is not None
         work = GradientAccumulation(
-            recorder, example_loss, classes, stiffness, processes, one_by_one=one_by_one
+            recorder,
+            example_loss,
+            classes,
+            stiffness,
+            processes,
+            one_by_one=one_by_one,
+            progress=progress,
         )
-        work.progress = progress
         work.accumulate(data.batches[0], size)
         return work
 
