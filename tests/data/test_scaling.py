@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from tests.reference.data import standardized_image
 from tests.tolerances import assert_close
 from theodolite import data as datasets
-from theodolite.errors import DomainError, ShapeError
+from theodolite.errors import DomainError
 
 
 @pytest.fixture
@@ -38,15 +38,6 @@ def test_digits_in_the_unit_interval():
     rows = datasets.scaled(sets.flat(), "unit_rows")
     assert_close(rows.x_test.norm(dim=1), torch.ones(297), dtype=torch.float32)
     assert rows.scaling == ("unit_interval", "unit_rows")
-
-
-def test_channels_have_the_printed_statistics(pixels):
-    scaled = datasets.scaled(pixels, "channels")
-    for channel, (mean, std) in enumerate(
-        [(125.307, 51.5865), (122.961, 50.847), (113.8575, 51.255)]
-    ):
-        expected = (pixels.x_test[:, channel].double() - mean) / std
-        assert_close(scaled.x_test[:, channel], expected, dtype=torch.float32)
 
 
 def test_pixels_have_zero_mean_each_and_one_global_deviation(pixels):
@@ -104,7 +95,7 @@ def test_unit_rows_of_extreme_lengths():
     assert_close(datasets.unit_rows(rows), expected, dtype=torch.float32)
 
 
-@pytest.mark.parametrize("scaling", ["unit_interval", "symmetric", "channels"])
+@pytest.mark.parametrize("scaling", ["unit_interval", "symmetric"])
 def test_scalings_of_pixels_refuse_what_is_none(pixels, scaling):
     with pytest.raises(DomainError):
         datasets.scaled(datasets.scaled(pixels, "images"), scaling)
@@ -123,8 +114,6 @@ def test_scaling_leaves_labels_and_the_original(pixels):
     [
         (lambda: datasets.pixel_standardizer(torch.ones(3, 2)), DomainError),
         (lambda: datasets.pixel_standardizer(torch.full((3, 2), float("nan"))), DomainError),
-        (lambda: datasets.channel_standardized(torch.ones(3, 1, 2, 2)), ShapeError),
-        (lambda: datasets.scaled(datasets.digits(), "channels"), DomainError),
     ],
 )
 def test_bad_requests_raise(call, error):

@@ -23,6 +23,7 @@ from theodolite_papers.canatar2022.fig1_6_table1 import (
     ResidualMLP,
     build_network,
     calibrated,
+    channel_standardized,
     load_cell_data,
     measure,
     probed_layers,
@@ -36,6 +37,17 @@ TINY = Cell(train=50, test=60, probe=40, epochs=2, middle=1, permutations=2, wid
 @pytest.fixture
 def generator():
     return torch.Generator().manual_seed(0)
+
+
+def test_channels_have_the_printed_statistics(generator):
+    images = torch.randint(256, (10, 3, 8, 8), generator=generator, dtype=torch.uint8)
+    scaled = channel_standardized(images)
+    assert scaled.dtype == torch.float32
+    for channel, (mean, std) in enumerate(
+        [(125.307, 51.5865), (122.961, 50.847), (113.8575, 51.255)]
+    ):
+        expected = (images[:, channel].double() - mean) / std
+        torch.testing.assert_close(scaled[:, channel], expected.float(), rtol=1e-5, atol=1e-6)
 
 
 def test_a_silent_branch_is_the_identity_with_skips_and_nothing_without(generator):

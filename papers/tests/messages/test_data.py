@@ -80,11 +80,6 @@ X, Y = np.zeros((4, 8, 8), np.uint8), np.array([0, 1, 1, 0])
             "scaling: expected one of 'unit_interval'.*got 'zscore'",
         ),
         (
-            lambda: datasets.channel_standardized(torch.rand(2, 1, 4, 4)),
-            ShapeError,
-            r"images: expected 3 channels on axis 1 .* got shape \(2, 1, 4, 4\)",
-        ),
-        (
             lambda: image_ladder(torch.rand(2, 3, 32, 32), "shuffled"),
             ShapeError,
             r"expected sides that 3 divides, got 32 x 32; crop .*central_crop\(images, 30\)",

@@ -13,7 +13,6 @@ from theodolite.data.files import (
 from theodolite.data.scaling import (
     SCALINGS,
     Scaling,
-    channel_standardized,
     image_standardized,
     pixel_standardizer,
     scaled,
@@ -27,7 +26,6 @@ __all__ = [
     "Dataset",
     "Loader",
     "Scaling",
-    "channel_standardized",
     "channels_first",
     "digits",
     "disjoint_rows",

@@ -4,7 +4,7 @@ A scaling is fitted on the training inputs and applied to both splits. Statistic
 scaled inputs float32 (float64 inputs stay float64).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import sqrt
 from typing import Literal
 
@@ -14,15 +14,12 @@ from torch import Tensor
 
 from theodolite.checks import require_choice, require_finite, require_nonempty
 from theodolite.data.dataset import Dataset
-from theodolite.errors import DomainError, ShapeError
+from theodolite.errors import DomainError
 from theodolite.linalg import row_chunks
 
 __all__ = [
-    "CIFAR_MEAN",
-    "CIFAR_STD",
     "SCALINGS",
     "Scaling",
-    "channel_standardized",
     "image_standardized",
     "pixel_standardizer",
     "scaled",
@@ -31,19 +28,14 @@ __all__ = [
     "unit_rows",
 ]
 
-Scaling = Literal["unit_interval", "symmetric", "channels", "pixels", "images", "unit_rows"]
+Scaling = Literal["unit_interval", "symmetric", "pixels", "images", "unit_rows"]
 SCALINGS: tuple[Scaling, ...] = (
     "unit_interval",
     "symmetric",
-    "channels",
     "pixels",
     "images",
     "unit_rows",
 )
-
-# Channel statistics of the CIFAR-10 training set on 0..255, from the ffcv example.
-CIFAR_MEAN = (125.307, 122.961, 113.8575)
-CIFAR_STD = (51.5865, 50.847, 51.255)
 
 
 def _floating(inputs: Tensor) -> Tensor:
@@ -85,39 +77,6 @@ def symmetric_range(pixels: Num[Tensor, "n *shape"], peak: int = 255) -> Float[T
         [maennel2020], appendix A.3.
     """
     return _floating(pixels) / (peak / 2) - 1
-
-
-def channel_standardized(
-    images: Num[Tensor, "n channels *sizes"],
-    mean: Sequence[float] = CIFAR_MEAN,
-    std: Sequence[float] = CIFAR_STD,
-) -> Float[Tensor, "n channels *sizes"]:
-    """Subtract a given mean and divide by a given standard deviation, per channel.
-
-    Args:
-        images: images with channels first, on the scale of the statistics (0..255).
-        mean: one number per channel.
-        std: one positive number per channel.
-
-    Returns:
-        The scaled images, in the shape of the input.
-
-    Examples:
-        >>> image = torch.tensor(CIFAR_MEAN).reshape(1, 3, 1, 1)
-        >>> channel_standardized(image).flatten()
-        tensor([0., 0., 0.])
-
-    References:
-        [canatar2022], section on experiments, by way of the ffcv example it builds on.
-    """
-    if images.ndim < 2 or not images.shape[1] == len(mean) == len(std):
-        raise ShapeError(
-            f"images: expected {len(mean)} channels on axis 1 (one mean and one std each), "
-            f"got shape {tuple(images.shape)}"
-        )
-    values = _floating(images)
-    axes = (1, -1, *[1] * (images.ndim - 2))
-    return (values - values.new_tensor(mean).view(axes)) / values.new_tensor(std).view(axes)
 
 
 def pixel_standardizer(training: Num[Tensor, "n *shape"]) -> Callable[[Tensor], Tensor]:
@@ -223,11 +182,10 @@ def scaled(dataset: Dataset, scaling: Scaling) -> Dataset:
     """The data set with scaled inputs; statistics come from the training inputs.
 
     Args:
-        dataset: a data set with raw pixels for ``"unit_interval"``, ``"symmetric"`` and
-            ``"channels"``; any data set for ``"pixels"``, ``"images"`` and ``"unit_rows"``.
+        dataset: a data set with raw pixels for ``"unit_interval"`` and ``"symmetric"``; any data
+            set for ``"pixels"``, ``"images"`` and ``"unit_rows"``.
         scaling: ``"unit_interval"`` and ``"unit_rows"`` (both [imani2022]), ``"symmetric"``
-            ([maennel2020]), ``"channels"`` ([canatar2022], for CIFAR-10 only), ``"pixels"``
-            ([lou2022]) or ``"images"`` ([mehta2021]).
+            ([maennel2020]), ``"pixels"`` ([lou2022]) or ``"images"`` ([mehta2021]).
 
     Returns:
         A new data set. Its ``scaling`` lists all scalings so far.
@@ -259,10 +217,6 @@ def _scaler(dataset: Dataset, scaling: Scaling) -> Callable[[Tensor], Tensor]:
             "load it unscaled, or use 'pixels', 'images' or 'unit_rows'"
         )
     peak = dataset.peak
-    if scaling == "channels":
-        if peak != 255:
-            raise DomainError(f"scaling: expected pixels 0..255 for 'channels', got 0..{peak}")
-        return channel_standardized
     if scaling == "symmetric":
         return lambda inputs: symmetric_range(inputs, peak)
     return lambda inputs: unit_interval(inputs, peak)
