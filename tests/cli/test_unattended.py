@@ -82,10 +82,10 @@ def test_models_in_worker_processes_write_only_what_was_named(place):
 )
 def test_commands_need_no_standard_error(place, log, code):
     survey = ["survey", "net.py:build", "data.npz", "--family", "kernel", "-o", "one"]
-    assert "record one\n" in run(place, *survey, shell=log)
+    assert "Record   one\n" in run(place, *survey, shell=log)
     transfer = ["transfer", "data.npz", "a=net.py:build", "b=net.py:build", "--no-tangent"]
     transfer += ["--workers", "2", "-o", "two"]
-    assert "record two\n" in run(place, *transfer, shell=log, codes=(code,))
+    assert "Record   two\n" in run(place, *transfer, shell=log, codes=(code,))
 
 
 def test_a_reader_that_stops_is_no_error(place):
