@@ -27,7 +27,7 @@ from benchmarks.transfer.tuning import BUDGETS, labelled_rows, load_states
 from benchmarks.transfer.zoo import ARCHITECTURES, SOURCES, Network
 from theodolite.engine import tangent_kernels
 from theodolite.measures import kernel, representation
-from theodolite.surveys.transfer_regressions import forecast, judged, predicted_curve
+from theodolite.surveys.transfer_regressions import forecast, kernel_regressions, predicted_curve
 from theodolite.theory.learning import learning_curve
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the body's kernel beside the head's
@@ -387,7 +387,7 @@ def forecasts(
             _, body = tangent_kernels(used, x, outputs="trace", check=False).split("head")
             with torch.no_grad():
                 last = list(network.features(x).values())[-1].cpu()
-            found = judged(last, [], body.cpu(), y)
+            found = kernel_regressions(last, [], body.cpu(), y)
             shown = forecast(found, y)
             row = {"source": str(source), "target": target, "labels": count, "error": found.error}
             row |= {key: shown[key] for key in ("value", "low", "high")}

@@ -30,11 +30,11 @@ from theodolite.surveys.heads import Body, WithHead
 from theodolite.theory.learning import LearningCurve, learning_curve
 
 __all__ = [
-    "Judged",
+    "KernelRegressions",
     "body_kernel",
     "fine_tuned",
     "forecast",
-    "judged",
+    "kernel_regressions",
     "predicted_curve",
 ]
 
@@ -68,22 +68,22 @@ class AllLayers:
 
 
 @dataclass(frozen=True)
-class Judged:
+class KernelRegressions:
     """Regression with the kernel of head and body, and with the features of the head alone.
 
     Args:
         kernel: the kernel of head and body in equal shares.
-        best: regression with this kernel.
-        plain: regression with the features that the head receives.
+        head_and_body: regression with this kernel.
+        head_features: regression with the features that the head receives.
         tangent: whether the tangent kernel was measured.
-        beyond: regressions on all labels, if the tangent kernel was measured on fewer.
+        all_layers: regressions on all labels, if the tangent kernel was measured on fewer.
     """
 
     kernel: Tensor
-    best: LeaveOneOut
-    plain: LeaveOneOut
+    head_and_body: LeaveOneOut
+    head_features: LeaveOneOut
     tangent: bool = False
-    beyond: AllLayers | None = None
+    all_layers: AllLayers | None = None
 
     @property
     def count(self) -> int:
@@ -91,21 +91,21 @@ class Judged:
         return len(self.kernel)
 
     @property
-    def less(self) -> float:
+    def error_ratio(self) -> float:
         """Error with all labels divided by the error with those of the kernel."""
-        if self.beyond is None:
+        if self.all_layers is None:
             return 1.0
-        return float(self.beyond.every.error / self.beyond.few.error)
+        return float(self.all_layers.every.error / self.all_layers.few.error)
 
     @property
     def error(self) -> float:
         """Leave-one-out error with all labels, by which models are ranked."""
-        return float(self.best.error) * self.less
+        return float(self.head_and_body.error) * self.error_ratio
 
 
-def judged(
+def kernel_regressions(
     outputs: Tensor, layers: Sequence[Tensor], of_body: Tensor | None, answers: Tensor
-) -> Judged:
+) -> KernelRegressions:
     """Leave-one-out regressions with the kernels of head and body, and of all layers if needed.
 
     Args:
@@ -117,7 +117,7 @@ def judged(
     if of_body is None:
         of_head = _gram(outputs)
         plain = kernel.leave_one_out_regression(of_head, answers)
-        return Judged(of_head, plain, plain)
+        return KernelRegressions(of_head, plain, plain)
     count, beyond = len(of_body), None
     of_head = _gram(outputs[:count])
     both = kernel.mean_gram([of_head, of_body])
@@ -135,7 +135,7 @@ def judged(
             kernel.leave_one_out_regression(whole[:count, :count], answers[:count]),
             kernel.leave_one_out_regression(whole, answers),
         )
-    return Judged(both, best, plain, True, beyond)
+    return KernelRegressions(both, best, plain, True, beyond)
 
 
 def _gram(rows: Tensor) -> Tensor:
@@ -202,7 +202,7 @@ def _worst(answers: Tensor) -> float:
 
 
 def predicted_curve(
-    found: Judged, answers: Tensor, labels: Sequence[int] | None, *, frozen: bool = False
+    found: KernelRegressions, answers: Tensor, labels: Sequence[int] | None, *, frozen: bool = False
 ) -> LearningCurve:
     """Learning curve of the fine-tuned network, through the forecast at the given labels.
 
@@ -217,17 +217,17 @@ def predicted_curve(
         labels: numbers of labels; by default up to ten times the examples.
         frozen: whether nothing below the head is trainable, so that no feature can be learned.
     """
-    n, beyond = len(answers), found.beyond
+    n, beyond = len(answers), found.all_layers
     counts = labels or [round(n * 10 ** (step / 8)) for step in range(-4, 9)]
     gram = found.kernel if beyond is None else beyond.kernel
     curve = learning_curve(gram, answers, [*counts, n], kernel=True)
     if beyond is not None:
-        less = float(found.best.error / beyond.few.error)
+        less = float(found.head_and_body.error / beyond.few.error)
         curve = replace(curve, error=curve.error * less, error_interval=curve.error_interval * less)
     if answers.is_floating_point():
         return _but_last(curve)
-    gain, chance = (1.0, 0.0) if beyond is None else _gain(found.best, beyond.few, answers)
-    every = found.best if beyond is None else beyond.every
+    gain, chance = (1.0, 0.0) if beyond is None else _gain(found.head_and_body, beyond.few, answers)
+    every = found.head_and_body if beyond is None else beyond.every
     at_hand = (float(_wrong(every, answers).sum()) + 0.5) / (n + 1)  # as in the learning curve
     middle = 1 - curve.accuracy
     worst = _worst(answers)
@@ -275,7 +275,7 @@ def _wrong(found: LeaveOneOut, answers: Tensor) -> Tensor:
     return ~expected_right(found.predictions, columns)
 
 
-def forecast(found: Judged, answers: Tensor, *, frozen: bool = False) -> dict[str, Any]:
+def forecast(found: KernelRegressions, answers: Tensor, *, frozen: bool = False) -> dict[str, Any]:
     """Forecast of the fine-tuned network with the given labels: value and 95 % interval.
 
     Args:
@@ -284,12 +284,12 @@ def forecast(found: Judged, answers: Tensor, *, frozen: bool = False) -> dict[st
         frozen: whether nothing below the head is trainable, so that no feature can be learned.
     """
     origin = "tangent kernel" if found.tangent else "features"
-    best, gain, chance = found.best, 1.0, 0.0
+    best, gain, chance = found.head_and_body, 1.0, 0.0
     if answers.is_floating_point():
-        low, high = (found.less * float(end) for end in best.error_interval)
+        low, high = (found.error_ratio * float(end) for end in best.error_interval)
         return {"measure": "error", "value": found.error, "low": low, "high": high, "from": origin}
-    if found.beyond is not None:
-        best, (gain, chance) = found.beyond.every, _gain(best, found.beyond.few, answers)
+    if found.all_layers is not None:
+        best, (gain, chance) = found.all_layers.every, _gain(best, found.all_layers.few, answers)
     misses = _wrong(best, answers).double()
     # Jeffreys' estimate and Wilson's interval: no wrong answer of fifty does not mean none ever.
     wrong = (float(misses.sum()) + 0.5) / (len(misses) + 1) * gain

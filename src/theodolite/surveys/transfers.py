@@ -59,10 +59,10 @@ from theodolite.surveys.results import unused_folder
 from theodolite.surveys.run import versions
 from theodolite.surveys.targets import Task
 from theodolite.surveys.transfer_regressions import (
-    Judged,
+    KernelRegressions,
     body_kernel,
     forecast,
-    judged,
+    kernel_regressions,
     predicted_curve,
 )
 from theodolite.surveys.transfer_results import Transfer
@@ -534,7 +534,7 @@ def _measured(
         until = None if until is None else until - _closing_seconds(len(outputs))
         options = replace(options, memory_limit=free)
         of_body = _body_kernel(body, outputs, examples, options, notes, until)
-        found = judged(outputs, [rows[layer.name] for layer in shown], of_body, answers)
+        found = kernel_regressions(outputs, [rows[layer.name] for layer in shown], of_body, answers)
         seconds["tangent"] = time.perf_counter() - began
     frozen = not _trainable(body)
     curve = predicted_curve(found, answers, options.labels, frozen=frozen)
@@ -553,8 +553,8 @@ def _measured(
         "frozen": frozen,
         "tangent_missing": options.tangent and not frozen and not found.tangent,
         "features": {"n": len(probe), **_numbers(plain)},
-        "features_beside": {"n": found.count, **_numbers(found.plain)},
-        "tangent": {"n": found.count, **_numbers(found.best)} if found.tangent else None,
+        "features_beside": {"n": found.count, **_numbers(found.head_features)},
+        "tangent": {"n": found.count, **_numbers(found.head_and_body)} if found.tangent else None,
         "layers": layers,
         "best_layer": None if best is None else best["name"],
         "seconds": seconds,
@@ -563,10 +563,12 @@ def _measured(
     return Record(contents, _model_arrays(found, curve, answers))
 
 
-def _model_arrays(found: Judged, curve: LearningCurve, answers: Tensor) -> dict[str, np.ndarray]:
+def _model_arrays(
+    found: KernelRegressions, curve: LearningCurve, answers: Tensor
+) -> dict[str, np.ndarray]:
     """Squared error of every example, and the learning curve."""
     columns, _ = regression_targets(answers[: found.count])
-    misses = (columns - found.best.predictions.cpu().double()).square().sum(1)
+    misses = (columns - found.head_and_body.predictions.cpu().double()).square().sum(1)
     keys = ("labels", "error", "error_interval", "accuracy", "accuracy_interval")
     curves = {f"curve/{key}": np.asarray(getattr(curve, key).cpu()) for key in keys}
     return {"misses": misses.numpy(), **curves}
