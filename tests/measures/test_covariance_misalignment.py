@@ -129,7 +129,6 @@ def test_eigenvalues_within_rounding_are_equal(gap, same):
     weights = torch.diag(torch.tensor([1.0, 2.0], dtype=torch.float64))
     data = torch.diag(torch.tensor([1.0, 1.0 + gap], dtype=torch.float64))
     assert (float(misalignment(data, weights)) > 0.1) is same
-    assert float(misalignment(data, weights, rtol=1e-6)) > 0.1
 
 
 def test_rounding_is_that_of_the_dtype():
@@ -175,17 +174,6 @@ def test_gradient_descends_to_alignment():
         (gradient,) = torch.autograd.grad(misalignment(SIMPLE, weights), weights)
         weights = (weights - 0.3 * gradient).detach()
     assert misalignment(SIMPLE, weights) < 0.3 * misalignment(SIMPLE, B)
-
-
-def test_ridge_leads_to_the_isotropic_score():
-    scores = [float(misalignment(SIMPLE, B, ridge=ridge)) for ridge in (0.0, 0.1, 10.0, 1e6)]
-    assert scores == sorted(scores, reverse=True)
-    assert scores[-1] < 1e-9
-    assert_close(
-        misalignment(SIMPLE, B, ridge=0.1),
-        misalignment(SIMPLE, B + 0.1 * B.trace() / 4 * torch.eye(4).double()),
-        scale=LOOSE,
-    )
 
 
 def test_data_may_be_singular_or_indefinite():

@@ -171,13 +171,8 @@ CASES = {
         DomainError,
         "subspace: expected an integer of at least 1, got 0",
     ),
-    "negative ridge": (
-        lambda: covariance.misalignment(DATA, EYE, ridge=-1.0),
-        DomainError,
-        r"ridge: expected a number in \[0.0, inf\), got -1.0",
-    ),
     "rtol": (
-        lambda: covariance.misalignment(DATA, EYE, rtol=-1.0),
+        lambda: bounds.one_sided_misalignment(DATA, EYE, rtol=-1.0),
         DomainError,
         r"rtol: expected a number in \[0.0, 1.0\], got -1.0",
     ),

@@ -57,7 +57,7 @@ def misalignment_terms(data_covariance, weight_covariance, eps=EPS):
     )
 
 
-def misalignment(data_covariance, weight_covariance, subspace=None, ridge=0.0, eps=EPS):
+def misalignment(data_covariance, weight_covariance, subspace=None, eps=EPS):
     if subspace is not None:
         values, vectors = eigenpairs(data_covariance)
         if subspace > len(values):
@@ -67,10 +67,6 @@ def misalignment(data_covariance, weight_covariance, subspace=None, ridge=0.0, e
         kept = vectors[:, :subspace]
         data_covariance = np.diag(values[:subspace])
         weight_covariance = kept.T @ weight_covariance @ kept
-    size = len(weight_covariance)
-    weight_covariance = weight_covariance + ridge * np.trace(weight_covariance) / size * np.eye(
-        size
-    )
     return misalignment_terms(data_covariance, weight_covariance, eps).sum()
 
 
@@ -323,7 +319,6 @@ def dead_share(activations):
 REFERENCES = {
     "misalignment": misalignment,
     "misalignment.subspace": misalignment,
-    "misalignment.ridge": misalignment,
     "relative_misalignment": relative_misalignment,
     "one_sided_misalignment.weights": one_sided_misalignment,
     "one_sided_misalignment.aligned": one_sided_misalignment,

@@ -46,9 +46,6 @@ _MISALIGNMENT = {
         scale=dimension,
         condition=weight_condition,
     ),
-    "misalignment.ridge": Law(
-        inputs=PAIR, invariances=_PAIR_INVARIANCES, scale=dimension, condition=weight_condition
-    ),
     "relative_misalignment": Law(
         inputs={**PAIR, "bases": "bases"},
         invariances=(*SCALINGS, ("invert", "weight_covariance")),

@@ -18,8 +18,6 @@ def misalignment(
     weight_covariance: Float[Tensor, "*batch d d"],
     *,
     subspace: int | None = None,
-    ridge: float = 0.0,
-    rtol: float | None = None,
 ) -> Float[Tensor, "*batch"]:
     r"""Distance of a weight covariance from the nearest covariance aligned with the data's.
 
@@ -33,6 +31,7 @@ def misalignment(
     Range: [0, inf).
     Invariant to: rotating both; scaling either; inverting B; injective functions of A.
     Undefined: never. Not symmetric in its arguments; not continuous in A where eigenvalues meet.
+    Eigenvalues of A that differ by less than the rounding of its dtype count as equal.
 
     Args:
         data_covariance: :math:`A`, symmetric; only its eigenspaces matter.
@@ -40,10 +39,6 @@ def misalignment(
             number each at the price of one eigendecomposition of :math:`A`.
         subspace: compress both to so many leading eigenvectors of :math:`A` first. For layers with
             fewer filters than dimensions; changes the number.
-        ridge: add ``ridge * tr(B) / d`` to the diagonal of :math:`B` (after the compression).
-            Changes the number.
-        rtol: two eigenvalues of :math:`A` count as equal if their difference is at most this times
-            the largest one. The default is the rounding of the dtype.
 
     Returns:
         One number for every weight covariance.
@@ -63,9 +58,7 @@ def misalignment(
     References:
         [maennel2020], Definition 2 and Proposition 2. Differs from paper: A may be singular.
     """
-    spaces, L = prepared(
-        data_covariance, weight_covariance, subspace=subspace, ridge=ridge, rtol=rtol
-    )
+    spaces, L = prepared(data_covariance, weight_covariance, subspace=subspace)
     return total_misalignment(spaces, L)
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 
 import torch
 from jaxtyping import Float
@@ -118,8 +117,8 @@ def positive_definite_factor(matrix: Tensor, name: str, eps: float) -> Tensor:
         raise DomainError(
             f"{name}: expected a positive definite matrix, got eigenvalues from "
             f"{low.flatten()[first].item():.3g} to {high.flatten()[first].item():.3g}; fewer "
-            "filters than dimensions are the usual cause: pool runs, or pass subspace= or ridge= "
-            "where offered"
+            "filters than dimensions are the usual cause: pool runs, or pass subspace= where "
+            "offered"
         )
     return factor
 
@@ -326,20 +325,15 @@ def prepared(
     weight_covariance: Tensor,
     *,
     subspace: int | None = None,
-    ridge: float = 0.0,
     rtol: float | None = None,
 ) -> tuple[Eigenspaces, Tensor]:
     """Eigenspaces of A and the Cholesky factor of B, both in the subspace if one is given."""
     require_pair(data_covariance, weight_covariance)
-    require_between(0.0, inf, open_high=True, ridge=ridge)
     B = symmetrized(weight_covariance)
     if subspace is None:
         spaces = eigenspaces(data_covariance, rtol)
     else:
         spaces, B = compressed(leading_eigenspaces(data_covariance, subspace, rtol), B)
-    size = B.shape[-1]
-    shift = ridge / size * B.diagonal(0, -2, -1).sum(-1)
-    B = B + shift[..., None, None] * torch.eye(size).to(B)
     return spaces, positive_definite_factor(B, "weight_covariance", eps_of(weight_covariance))
 
 
