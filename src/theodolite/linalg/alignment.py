@@ -40,12 +40,22 @@ __all__ = [
 
 
 def center_columns(features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-    """Subtract the mean row: the features of :math:`HF`."""
+    """Subtract the mean row: the features of :math:`HF`.
+
+    Examples:
+        >>> center_columns(torch.tensor([[1.0], [3.0]])).tolist()
+        [[-1.0], [1.0]]
+    """
     return features - features.mean(0, keepdim=True)
 
 
 def center_all(targets: Float[Tensor, "*batch n c"]) -> Float[Tensor, "*batch n c"]:
-    """Subtract the mean of all entries, over examples and outputs."""
+    """Subtract the mean of all entries, over examples and outputs.
+
+    Examples:
+        >>> center_all(torch.tensor([[1.0, 0.0], [0.0, 1.0]])).tolist()
+        [[0.5, -0.5], [-0.5, 0.5]]
+    """
     return targets - targets.mean((-2, -1), keepdim=True)
 
 
@@ -54,6 +64,10 @@ def double_center(gram: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n 
 
     Rows are centred first, then columns of the result. Two passes over small numbers lose fewer
     digits than one difference of four large numbers.
+
+    Examples:
+        >>> double_center(torch.eye(2)).tolist()
+        [[0.5, -0.5], [-0.5, 0.5]]
     """
     rows = gram - gram.mean(-1, keepdim=True)
     return rows - rows.mean(-2, keepdim=True)
@@ -64,6 +78,10 @@ def u_center(gram: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
 
     Inner products of two such matrices are :math:`n(n-3)\,\mathrm{HSIC}_1`, as
     :func:`debiased_product` has them from products of the centred matrices.
+
+    Examples:
+        >>> u_center(torch.ones(4, 4)).abs().max().item()
+        0.0
     """
     n = len(gram)
     distinct = gram.clone().fill_diagonal_(0.0)
@@ -84,6 +102,14 @@ def centered_square_sum(square_sum: Tensor, row_sums: Tensor) -> Tensor:
     Args:
         square_sum: sum of the squares of all entries.
         row_sums: :math:`K1`, in any shape of m entries.
+
+    Returns:
+        The squared Frobenius norm of :math:`HKH`.
+
+    Examples:
+        >>> gram = torch.eye(2)
+        >>> centered_square_sum(gram.square().sum(), gram.sum(1)).item()
+        1.0
     """
     size, total = row_sums.numel(), row_sums.sum()
     return square_sum - 2 / size * row_sums.square().sum() + (total / size).square()
@@ -99,6 +125,14 @@ def vanishes_when_centered(
         raw: the matrix before centring.
         eps: rounding; one number for each matrix, or one for all.
         dim: axes of one matrix; None for all.
+
+    Returns:
+        One answer for each matrix.
+
+    Examples:
+        >>> gram = torch.ones(3, 3)
+        >>> vanishes_when_centered(double_center(gram), gram, eps=1e-7).item()
+        True
     """
     norm = torch.linalg.vector_norm
     return norm(centered, dim=dim) <= 8 * eps * norm(raw, dim=dim)
@@ -109,6 +143,10 @@ def gram_cosine(gram_a: Float[Tensor, "n n"], gram_b: Float[Tensor, "n n"]) -> F
 
     Each matrix is divided by its largest entry first. Otherwise the norms, which are quartic in the
     activations, would overflow or vanish for entries beyond :math:`10^{\pm 75}`.
+
+    Examples:
+        >>> gram_cosine(torch.eye(4), torch.ones(4, 4)).item()
+        0.5
     """
     a, b = unit_peak(gram_a), unit_peak(gram_b)
     return ratio_or_nan((a * b).sum((-2, -1)), matrix_norm(a) * matrix_norm(b))
@@ -118,6 +156,10 @@ def unit_peak(matrix: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n d"
     """Divide a matrix by its largest absolute entry, so that squares neither overflow nor vanish.
 
     The entry is treated as constant. A matrix of zeros does not change.
+
+    Examples:
+        >>> unit_peak(torch.tensor([[2.0, -4.0]])).tolist()
+        [[0.5, -1.0]]
     """
     peak = matrix.detach().abs().amax((-2, -1), keepdim=True)
     return matrix / torch.where(peak > 0, peak, torch.ones_like(peak))
@@ -288,6 +330,9 @@ def peak_index(
         curve: numbers of layers; nan if undefined.
         covariance: covariance of the errors of estimates; the largest must then exceed all others.
         errors: number of standard errors of the difference by which it must exceed them.
+
+    Returns:
+        The index, counted from 0.
 
     Examples:
         >>> peak_index(torch.tensor([0.1, 0.3, float("nan")]))

@@ -48,7 +48,12 @@ def double(tensor: Tensor) -> Tensor:
 
 
 def eps_of(*tensors: Tensor) -> float:
-    """Rounding unit of the input dtype with the fewest digits."""
+    """Rounding unit of the input dtype with the fewest digits.
+
+    Examples:
+        >>> eps_of(torch.ones(1), torch.ones(1).double()) == torch.finfo(torch.float32).eps
+        True
+    """
     return max(torch.finfo(tensor.dtype).eps for tensor in tensors if tensor.is_floating_point())
 
 
@@ -231,6 +236,10 @@ def ratio_or_nan(numerator: Tensor, denominator: Tensor, defined: Tensor | bool 
     """``numerator / denominator`` if defined and the denominator is nonzero, else nan.
 
     The division gets a safe denominator, so that masked entries give no inf or nan to the gradient.
+
+    Examples:
+        >>> ratio_or_nan(torch.tensor([1.0, 1.0]), torch.tensor([2.0, 0.0])).tolist()
+        [0.5, nan]
     """
     valid = denominator != 0
     valid = valid if defined is True else valid & defined
@@ -238,7 +247,12 @@ def ratio_or_nan(numerator: Tensor, denominator: Tensor, defined: Tensor | bool 
 
 
 def nan_unless(defined: Tensor, value: Tensor) -> Tensor:
-    """The value if defined, else nan with gradient zero."""
+    """The value if defined, else nan with gradient zero.
+
+    Examples:
+        >>> nan_unless(torch.tensor([True, False]), torch.tensor([1.0, 2.0])).tolist()
+        [1.0, nan]
+    """
     return torch.where(defined, value, torch.nan)
 
 
@@ -246,6 +260,10 @@ def safe_sqrt(value: Tensor) -> Tensor:
     """Square root with gradient zero (not inf) at zero.
 
     Negative values, which come only from rounding, count as zero.
+
+    Examples:
+        >>> safe_sqrt(torch.tensor([4.0, 0.0, -1e-17])).tolist()
+        [2.0, 0.0, 0.0]
     """
     positive = value > 0
     root = torch.where(positive, value, torch.ones_like(value)).sqrt()

@@ -103,6 +103,15 @@ def expected_right(
     Args:
         predictions: leave-one-out predictions of each example.
         columns: one-hot classes.
+
+    Returns:
+        One answer for each example.
+
+    Examples:
+        >>> classes = torch.eye(2)[torch.tensor([0, 0, 1, 1])]
+        >>> predictions = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.9, 0.1], [0.2, 0.8]])
+        >>> expected_right(predictions, classes).tolist()
+        [True, True, False, True]
     """
     others = (columns.sum(0) - columns) / (len(columns) - 1)
     scores = double(predictions) - others + columns.mean(0)

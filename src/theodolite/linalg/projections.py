@@ -77,7 +77,12 @@ class LabelProjections:
 def target_columns(
     targets: Shaped[Tensor, "n *c"], num_classes: int | None
 ) -> Float[Tensor, "n k"]:
-    """Targets as float64 columns: a vector is one column, class labels are one-hot."""
+    """Targets as float64 columns: a vector is one column, class labels are one-hot.
+
+    Examples:
+        >>> target_columns(torch.tensor([0, 2]), num_classes=3).tolist()
+        [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
+    """
     if num_classes is not None:
         return torch.nn.functional.one_hot(targets.long(), num_classes).double()
     wide = double(targets)
@@ -91,6 +96,11 @@ def svd_projections(
 
     Singular values within ``rank_tolerance`` of zero count as zero; ``eps`` is the rounding of the
     original dtype of the features.
+
+    Examples:
+        >>> p = svd_projections(torch.diag(torch.tensor([3.0, 2.0])), torch.ones(2, 1))
+        >>> p.singular_values.tolist(), p.coefficients.abs().flatten().tolist()
+        ([3.0, 2.0], [1.0, 1.0])
     """
     epsilon = eps_of(features) if eps is None else eps
     return _from_factor(double(features), double(targets), rank_tolerance(features.shape, epsilon))
@@ -123,6 +133,9 @@ def projections_from_triangle(
         width: number of feature columns.
         count: number of rows in the state.
         eps: rounding of the original dtype of the features.
+
+    Returns:
+        The projections of all rows.
     """
     factor, targets = state.split(width)
     return _from_factor(factor, targets, rank_tolerance((count, width), eps), count, "qr")
@@ -170,7 +183,12 @@ def _add_lower_products(sums: Tensor, wide: Tensor) -> None:
 
 
 def dual_gram(features: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
-    r""":math:`\Phi\Phi^\top` in float64, over blocks of features, for n < d. O(n² d)."""
+    r""":math:`\Phi\Phi^\top` in float64, over blocks of features, for n < d. O(n² d).
+
+    Examples:
+        >>> dual_gram(torch.tensor([[1.0, 2.0], [0.0, 1.0]])).tolist()
+        [[5.0, 2.0], [2.0, 1.0]]
+    """
     kernel = double(features[:0]).new_zeros(len(features), len(features))
     for (block,) in row_chunks(features.mT):
         wide = double(block)
@@ -191,6 +209,14 @@ def projections_from_kernel(
         targets: target columns.
         width: number of features behind the kernel.
         eps: rounding of the original dtype of the features; by default that of the kernel.
+
+    Returns:
+        The projections.
+
+    Examples:
+        >>> p = projections_from_kernel(torch.diag(torch.tensor([9.0, 4.0])), torch.ones(2, 1))
+        >>> p.singular_values.tolist()
+        [3.0, 2.0]
     """
     values, vectors = symmetric_eigen(kernel)
     noise = eps_of(kernel) if eps is None else eps
@@ -222,6 +248,16 @@ def projections_from_gram(
         energy: squared norm of each target column.
         count: number of rows behind the sums.
         eps: rounding of the original dtype of the features; by default that of the Gram matrix.
+
+    Returns:
+        The projections.
+
+    Examples:
+        >>> features, y = torch.tensor([[2.0], [0.0]]), torch.tensor([[1.0], [1.0]])
+        >>> energy = y.square().sum(0)
+        >>> p = projections_from_gram(features.T @ features, features.T @ y, energy, count=2)
+        >>> p.singular_values.tolist(), p.residual.tolist()
+        ([2.0], [1.0])
     """
     values, vectors = symmetric_eigen(gram)
     noise = eps_of(gram, cross) if eps is None else eps

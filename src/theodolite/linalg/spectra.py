@@ -58,7 +58,12 @@ class Singular(NamedTuple):
 
 
 def symmetric_eigen(matrix: Float[Tensor, "d d"]) -> Eigen:
-    """All eigenpairs of a symmetric matrix (its lower triangle), largest value first."""
+    """All eigenpairs of a symmetric matrix (its lower triangle), largest value first.
+
+    Examples:
+        >>> symmetric_eigen(torch.tensor([[2.0, 1.0], [1.0, 2.0]])).values.tolist()
+        [3.0, 1.0]
+    """
 
     def lapack(a: np.ndarray) -> Sequence[np.ndarray]:
         found: Sequence[np.ndarray] = scipy.linalg.eigh(a, driver="ev")
@@ -70,7 +75,12 @@ def symmetric_eigen(matrix: Float[Tensor, "d d"]) -> Eigen:
 
 
 def symmetric_eigenvalues(matrix: Float[Tensor, "d d"]) -> Float[Tensor, " d"]:
-    """Eigenvalues alone, largest first; differentiable at ties as well."""
+    """Eigenvalues alone, largest first; differentiable at ties as well.
+
+    Examples:
+        >>> symmetric_eigenvalues(torch.diag(torch.tensor([1.0, 3.0]))).tolist()
+        [3.0, 1.0]
+    """
     scaled, peak = _scaled(matrix)
     (values,) = _first_that_converges(
         scaled,
@@ -81,7 +91,12 @@ def symmetric_eigenvalues(matrix: Float[Tensor, "d d"]) -> Float[Tensor, " d"]:
 
 
 def thin_svd(matrix: Float[Tensor, "n d"]) -> Singular:
-    """Thin singular value decomposition, accurate to ``eps`` of the largest singular value."""
+    """Thin singular value decomposition, accurate to ``eps`` of the largest singular value.
+
+    Examples:
+        >>> thin_svd(torch.tensor([[3.0, 0.0], [0.0, 4.0], [0.0, 0.0]])).values.tolist()
+        [4.0, 3.0]
+    """
 
     def default(a: Tensor) -> Sequence[Tensor]:
         found: Sequence[Tensor] = torch.linalg.svd(a, full_matrices=False)
@@ -111,13 +126,22 @@ def rank_tolerance(shape: tuple[int, ...], eps: float) -> float:
     Entries that are rounded to it move a singular value by at most
     :math:`\frac\varepsilon2\|A\|_F`. With ``max(n, d) * eps`` a million float32 rows would lose
     every direction below 12 % of the largest.
+
+    Examples:
+        >>> rank_tolerance((100, 4), eps=1e-7)
+        2e-07
     """
     rounding = torch.finfo(torch.float64).eps
     return max(max(shape) * rounding, min(shape) ** 0.5 * eps)
 
 
 def numerical_rank(values: Float[Tensor, " r"], shape: tuple[int, ...], eps: float) -> int:
-    """Number of singular values of a matrix of this shape that do not count as zero."""
+    """Number of singular values of a matrix of this shape that do not count as zero.
+
+    Examples:
+        >>> numerical_rank(torch.tensor([1.0, 1e-3, 1e-12]), (100, 3), eps=1e-7)
+        2
+    """
     if len(values) == 0:
         return 0
     return int((values > rank_tolerance(shape, eps) * values.max()).sum())
@@ -129,7 +153,12 @@ def equality_tolerance(size: int, eps: float) -> float:
 
 
 def eigenvalue_groups(values: Float[Tensor, " d"], rtol: float) -> list[slice]:
-    """Chains of sorted neighbours whose gaps are at most ``rtol * max|value|``."""
+    """Chains of sorted neighbours whose gaps are at most ``rtol * max|value|``.
+
+    Examples:
+        >>> eigenvalue_groups(torch.tensor([2.0, 2.0, 1.0]), rtol=1e-6)
+        [slice(0, 2, None), slice(2, 3, None)]
+    """
     if len(values) == 0:
         return []
     gaps = (values[:-1] - values[1:]).abs()
@@ -187,6 +216,13 @@ def top_eigen(matrix: Float[Tensor, "d d"], count: int, *, tolerance: float = 1e
         matrix: a symmetric matrix.
         count: number of pairs.
         tolerance: tolerance of the residuals.
+
+    Returns:
+        The eigenpairs.
+
+    Examples:
+        >>> top_eigen(torch.diag(torch.tensor([1.0, 3.0, 2.0])), 2).values.tolist()
+        [3.0, 2.0]
     """
     size = len(matrix)
     require_count(1, count=count)
@@ -276,6 +312,15 @@ def top_eigen_operator(
 
     Raises:
         DomainError: If ``count`` is not below ``size``.
+
+    Returns:
+        The eigenpairs, largest first.
+
+    Examples:
+        >>> weights = torch.arange(1.0, 6.0).double()
+        >>> found = top_eigen_operator(lambda vector: weights * vector, size=5, count=2)
+        >>> [round(value, 6) for value in found.values.tolist()]
+        [5.0, 4.0]
     """
     if not 0 < count < size:
         raise DomainError(f"count: expected at least 1 and below size = {size}, got {count}")

@@ -241,6 +241,9 @@ def load_record(
         folder: the folder of the record.
         max_bytes: limit for ``record.json`` and for the unpacked arrays; None for no limit.
 
+    Returns:
+        The record, with its file and its checked digest.
+
     Raises:
         RecordError: If there is no record, or it is damaged, too large, of another program or of a
             newer version. The message says which and what to do.

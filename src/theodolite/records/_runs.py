@@ -48,6 +48,9 @@ def free_folder(
         overwrite: return it in any case.
         below: whether runs in folders directly below it count too.
 
+    Returns:
+        The path of the folder, which may not exist yet.
+
     Examples:
         >>> import tempfile
         >>> from theodolite.records import Record, save_record
@@ -227,6 +230,9 @@ def load_run(folder: str | os.PathLike[str], *, max_bytes: int | None = LARGEST_
         folder: the folder of the run.
         max_bytes: limit for each of its records, as in :func:`load_record`.
 
+    Returns:
+        The run, with its steps in increasing order.
+
     Raises:
         RecordError: If there is no run, or one of its records is damaged, too large, of another
             program or of a newer version.
@@ -385,6 +391,9 @@ def latest_numbers(run: Run) -> Latest:
 
     Args:
         run: a run with at least one step.
+
+    Returns:
+        The last step, completed by the families that only earlier steps measured.
     """
     last = run.steps[-1].contents
     families = dict.fromkeys(row["family"] for step in run.steps for row in step.contents["rows"])

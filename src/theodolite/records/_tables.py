@@ -111,6 +111,9 @@ def differences_text(first: Record, second: Record, names: tuple[str, str]) -> s
         first: record of one survey.
         second: record of another survey.
         names: names of both surveys.
+
+    Returns:
+        Text for a terminal: a table, then the layers that only one of them has.
     """
     pair = first.contents, second.contents
     known = [_readable(contents["rows"]) for contents in pair]

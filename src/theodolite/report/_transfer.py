@@ -40,6 +40,9 @@ def write_transfer(record: Record, path: str | os.PathLike[str], title: str = ""
         record: record of a ranking by :func:`theodolite.transfer`.
         path: file to write; its folder is created.
         title: heading of the page.
+
+    Returns:
+        The path of the file.
     """
     contents = record.contents
     models = contents["models"]

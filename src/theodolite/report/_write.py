@@ -98,6 +98,9 @@ def plot_pairs(
         names: names of the models.
         theme: "light" or "dark".
 
+    Returns:
+        A ``plotly.graph_objects.Figure``.
+
     Raises:
         UnknownNameError: If there is no such theme.
     """

@@ -606,7 +606,11 @@ def _groups(probe: Probe) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of the software that made the numbers."""
+    """Versions of the software that made the numbers.
+
+    Returns:
+        Name of the software -> its version.
+    """
     return {
         "theodolite": __version__,
         "torch": torch.__version__,
