@@ -104,4 +104,4 @@ def test_a_history_says_whether_it_still_moves():
     (group,) = groups_of([history_run(steps=(0, 10, 20, 30))], 200)
     assert "CKA to labels of fc3 still rises" in trend_sentence(group)
     (short,) = groups_of([history_run(steps=(0, 10))], 200)
-    assert trend_sentence(short) == "The loss, and each headline by layer and step."
+    assert trend_sentence(short) == "The loss, and each headline number by layer and step."

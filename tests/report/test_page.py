@@ -327,6 +327,14 @@ def test_numbers_within_chance_are_grey_and_have_their_level_beside_them():
     assert notebook_html([run]).count('class="reading within') == 1
 
 
+def test_a_cell_of_several_numbers_says_which_run_is_which():
+    """The legend of the charts does not hold for the table."""
+    alone, other = (replace(survey_run(seed=n), name=f"net {n}") for n in (0, 5))
+    text = page_html([alone, other])
+    assert "Lines of a cell, from the top: net 0 and net 5." in text
+    assert "Lines of a cell" not in page_html([alone])
+
+
 def test_a_note_of_many_layers_is_one_line_with_a_count():
     run = survey_run([f"l{i}" for i in range(12)])
     for row in run.steps[0].contents["rows"]:

@@ -178,7 +178,7 @@ def test_the_opening_says_of_which_step_the_loss_is():
 def test_infinite_numbers_are_told():
     group = group_with("representation", "predicted_steps", [10.0, math.inf, 30.0])
     text = profile_sentence(group, "representation", "predicted_steps")
-    assert text == "Highest in l2 (30.0), lowest in l0 (10.0). It is infinite in l1."
+    assert text == "Highest in l2 (30), lowest in l0 (10). It is infinite in l1."
 
 
 def test_numbers_of_the_whole_model_come_with_their_meaning():

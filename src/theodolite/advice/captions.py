@@ -18,6 +18,7 @@ from theodolite.records import (
     listed,
     plain,
     shown,
+    shown_as,
 )
 
 __all__ = [
@@ -105,7 +106,7 @@ def profile_sentence(group: Group, family: str, measure: str, step: int | None =
         layer_words(name) for name in group.layers
         if math.isinf(moment.value(family, measure, name))
     ]  # fmt: skip
-    parts = [_extremes(values)] if values else []
+    parts = [_extremes(values, measure)] if values else []
     parts += [f"{'It is i' if values else 'i'}nfinite in {', '.join(endless)}"] if endless else []
     if not parts:
         at = group.steps[-1] if step is None else step
@@ -164,7 +165,7 @@ def trend_sentence(group: Group) -> str:
         who = f"{plain(run.name)}: " if len(group.runs) > 1 else ""
         change = f"{shown(before)} → {shown(now)} since step {earlier.step}"
         parts.append(f"{who}{FAMILIES[family].heading} of {layer_words(layer)} {word}, {change}")
-    drawn = "The loss, and each headline by layer and step."
+    drawn = "The loss, and each headline number by layer and step."
     return f"{drawn} {paragraph(group, parts)}".rstrip()
 
 
@@ -335,14 +336,15 @@ def _dated(run: RunView, moment: Moment, step: int | None) -> str:
     return "" if moment is run.at(step) else f"Numbers are those of step {moment.step}"
 
 
-def _extremes(values: Values) -> str:
-    if len(values) == 1:
-        ((layer, value),) = values.items()
-        return f"{shown(value)} in {layer_words(layer)}"
+def _extremes(values: Values, measure: str) -> str:
+    text = {layer: shown_as(measure, value) for layer, value in values.items()}
     top, bottom = max(values, key=values.__getitem__), min(values, key=values.__getitem__)
-    if shown(values[top]) == shown(values[bottom]):
-        return f"{shown(values[top])} in every layer"
-    return f"highest in {_named(values, top)}, lowest in {_named(values, bottom)}"
+    ends = [f"{layer_words(layer)} ({text[layer]})" for layer in (top, bottom)]
+    if len(values) == 1:
+        return f"{text[top]} in {layer_words(top)}"
+    if text[top] == text[bottom]:
+        return f"{text[top]} in every layer"
+    return f"highest in {ends[0]}, lowest in {ends[1]}"
 
 
 def _representation(values: Values) -> str:

@@ -52,6 +52,7 @@ from theodolite.records._words import (
     plain,
     short_count,
     shown,
+    shown_as,
 )
 
 __all__ = [
@@ -100,6 +101,7 @@ __all__ = [
     "save_run",
     "short_count",
     "shown",
+    "shown_as",
     "spaced",
     "table_of",
     "unique_names",

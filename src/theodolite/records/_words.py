@@ -23,6 +23,7 @@ __all__ = [
     "plain",
     "short_count",
     "shown",
+    "shown_as",
 ]
 
 
@@ -216,6 +217,7 @@ class Note(StrEnum):
 # Number of decimals by size; half a unit below a power of ten rounds up.
 _DECIMALS = ((99.95, 0), (9.995, 1), (0.9995, 2), (0.00995, 3), (0.0001, 4))
 _LARGE = 1e7
+_COUNTS = ("predicted_steps", "modes_to_reach")
 _GROUPED = 1e4  # from here on digits are in groups of three
 
 Certainty = Literal["clear", "likely", "undecided"]
@@ -321,6 +323,28 @@ def shown(value: int | float | None) -> str:
     else:
         text = f"{value:,.{decimals}f}" if size >= _GROUPED else f"{value:.{decimals}f}"
     return text.replace("-", "−")
+
+
+def shown_as(measure: str, value: int | float | None, *, signed: bool = False) -> str:
+    """A number in the form of its measure: accuracies in per cent, counts without decimals.
+
+    Examples:
+        >>> shown_as("probe_accuracy", 0.547), shown_as("cka_target", 0.272)
+        ('54.7 %', '0.272')
+        >>> shown_as("predicted_steps", 31.0), shown_as("predicted_steps", 6902300.0)
+        ('31', '6,902,300')
+        >>> shown_as("cka_target", 0.02, signed=True), shown_as("probe_accuracy", float("nan"))
+        ('+0.020', '–')
+        >>> shown_as("probe_accuracy", -0.25, signed=True)
+        '−25 points'
+    """
+    plus = "+" if signed and finite(value) and float(value or 0) > 0 else ""
+    if measure.endswith("accuracy") and finite(value):
+        number = f"{plus}{100 * float(value or 0):.1f}".replace("-", "−").removesuffix(".0")
+        return f"{number} {'points' if signed else '%'}"
+    if measure in _COUNTS and finite(value) and abs(value or 0) < _LARGE:
+        return f"{plus}{value:,.0f}".replace("-", "−")
+    return plus + shown(value)
 
 
 def short_count(count: int) -> str:

@@ -41,8 +41,9 @@ _CURVES = {
               logarithmic="x"),
         Curve("covariance", "transfer", "strength σ of a data direction",
               "weight τ put on it", logarithmic="x", smallest=1e-5),
-        Curve("kernel", "spectrum", "mode", "share of the trace", logarithmic="xy", smallest=1e-8),
-        Curve("kernel", "cumulative_power", "modes", "share of the labels"),
+        Curve("kernel", "spectrum", "principal component", "share of the trace",
+              logarithmic="xy", smallest=1e-8),
+        Curve("kernel", "cumulative_power", "principal components", "share of the labels"),
     )
 }  # fmt: skip
 _KERNELS = ("forward_kernel", "backward_kernel")
@@ -176,11 +177,11 @@ def _kernel(group: Group) -> Iterable[Figure | Chart | None]:
     yield _profile(group, "kernel", [Line("cka_input", "CKA to the input")], words)
     words = Words(
         "Number of directions of the features, and number that the labels need",
-        "Participation ratio: the effective number of directions of the features. Modes for 95 %:"
-        " the number of principal components that explain 95 % of the labels.",
+        "Participation ratio: the effective number of directions of the features. Components for"
+        " 95 %: the number of principal components that explain 95 % of the labels.",
     )
     ratio = Line("participation_ratio", "participation ratio")
-    modes = Line("modes_to_reach", "modes for 95 %")
+    modes = Line("modes_to_reach", "components for 95 %")
     yield _profile(group, "kernel", [ratio, modes], words, log=True)
     words = Words(
         "Cumulative power",
@@ -213,8 +214,8 @@ def _tangent(group: Group) -> Iterable[Figure | Chart | None]:
         ("backward_kernel", "Backward kernels", "output gradients"),
     ):
         reading = (
-            f"Similarity of the layer's {what} between examples, sorted by class, at the latest"
-            " step with curves. Blocks on the diagonal: examples of one class are similar. Layers"
+            f"Similarity of the layer's {what} between examples, sorted by class."
+            " Blocks on the diagonal: examples of one class are similar. Layers"
             " in which all examples are equal are left out."
         )
         yield kernel_maps(group, name, Words(title, reading))
@@ -230,7 +231,7 @@ def _gradient(group: Group) -> Iterable[Figure | Chart | None]:
     for measure, (title, reading) in _OTHER_MEASURES.items():
         line = Line(measure, title.lower())
         yield _profile(group, "gradient", [line], Words(title, reading))
-    reading = "Ω within a class minus Ω of all pairs. Blank: no difference. Grey: below 0."
+    reading = "Ω within a class minus Ω of all pairs. No colour: no difference. Grey: below 0."
     yield class_map(group, "feature_class_contrast", Words("Feature contrast by class", reading))
     words = Words("Gradient contrast by class", "The same for loss gradients.")
     yield class_map(group, "class_contrast", words)
@@ -289,6 +290,7 @@ def _named(group: Group, name: str, step: int | None) -> Figure | None:
     headings = {
         family.headline: family.heading for family in (*PROBES.values(), *FAMILIES.values())
     }
+    headings |= {measure: title.lower() for measure, (title, _) in _OTHER_MEASURES.items()}
     headings |= {
         "transfer": "strength of the weights along each direction of the data",
         "label_power": "share of the labels on each direction",

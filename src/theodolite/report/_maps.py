@@ -43,8 +43,8 @@ _BLANK = 0.01  # of the largest number: a kernel that varies by less is a solid 
 _ROW_HEIGHT, _MARGINS = 24, 64
 _PAIRS_HEIGHT = 320  # as the figures that stand beside it
 _READING = (
-    "Input at the top, output at the bottom, training from left to right. Blank is 0. The full"
-    " colour is the largest number of this figure. Grey is below 0."
+    "Input at the top, output at the bottom, training from left to right. Full colour: the largest"
+    " number of this figure. No colour: 0, or undefined. Grey: below 0."
 )
 _COLORBAR = {
     "thickness": 8,

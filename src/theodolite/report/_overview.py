@@ -92,7 +92,14 @@ def table_of(group: Group, charts: Sequence[Chart]) -> dict[str, Any]:
         if any(entry["text"] != "–" for cell in cells for entry in cell):
             kind = f"{plain(types[layer])}, shortcut" if is_shortcut(layer) else types[layer]
             rows.append({"place": place, "layer": plain(layer), "type": kind, "cells": cells})
-    return {"rows": rows, "columns": [(c.words.title, c.family) for c in charts]}
+    runs = [plain(run.name) for run in group.runs]
+    names = [[trace.name for trace in chart.traces if trace.step is None] for chart in charts]
+    lines = f"{listed(runs)}." if len(runs) > 1 else ""
+    for chart, named in zip(charts, names, strict=True):
+        more = named[len(runs) :]
+        lines += f" In {chart.words.title} also: {'; '.join(more)}." if lines and more else ""
+    columns = [(chart.words.title, chart.family) for chart in charts]
+    return {"rows": rows, "columns": columns, "lines": lines}
 
 
 def _cell(chart: Chart, number: int, place: int, state: dict[str, Any]) -> dict[str, Any]:

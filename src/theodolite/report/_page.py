@@ -60,7 +60,11 @@ from theodolite.report.pages import (
 
 __all__ = ["fragment_html", "page_html"]
 
-_FACTS = {"config": "settings", "routes": "how each family was computed"}  # headings
+_FACTS = {
+    "config": "settings",
+    "routes": "how each family was computed",
+    "null": "chance level",
+}
 _MOST_STEPS = 60
 _MOST_LAST = 4  # values printed at the end of a chart
 _MOST_NUMBERS = 3000  # layers times steps that a page carries of each measure
@@ -441,7 +445,11 @@ def _words(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _fact(value: Any) -> str:
     """A setting as people write it: lists with commas, mappings as names with values."""
     if isinstance(value, Mapping):
-        entries = (f"{key} {_fact(entry)}" for key, entry in value.items() if entry is not None)
+        entries = (
+            f"{_FACTS.get(key, key)} {_fact(entry)}"
+            for key, entry in value.items()
+            if entry is not None
+        )
         return "; ".join(entries).replace("_", " ")
     if isinstance(value, list | tuple):
         return ", ".join(map(_fact, value))

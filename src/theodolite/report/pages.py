@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
-from theodolite.records import finite, made_folder, plain, replace_file, shown, spaced
+from theodolite.records import finite, made_folder, plain, replace_file, shown, shown_as, spaced
 
 __all__ = [
     "DARK",
@@ -94,24 +94,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def shown_as(measure: str, value: int | float | None, *, signed: bool = False) -> str:
-    """A number in the form of its measure: accuracies in per cent, differences in points.
-
-    Examples:
-        >>> shown_as("probe_accuracy", 0.547), shown_as("cka_target", 0.272)
-        ('54.7 %', '0.272')
-        >>> shown_as("cka_target", 0.02, signed=True), shown_as("probe_accuracy", float("nan"))
-        ('+0.020', '–')
-        >>> shown_as("probe_accuracy", -0.25, signed=True)
-        '−25 points'
-    """
-    plus = "+" if signed and finite(value) and float(value or 0) > 0 else ""
-    if measure.endswith("accuracy") and finite(value):
-        number = f"{plus}{100 * float(value or 0):.1f}".replace("-", "−").removesuffix(".0")
-        return f"{number} {'points' if signed else '%'}"
-    return plus + shown(value)
 
 
 def page_numbers(values: Iterable[Any], digits: int = _DIGITS) -> list[float | None]:
