@@ -183,8 +183,8 @@ def test_gradient(wide, layer):
     }
     for measure, number in expected.items():
         assert value(found, measure, layer) == pytest.approx(number.item(), rel=1e-3, abs=1e-5)
-    classes = gradient.class_alignment(vectors, y)
-    np.testing.assert_allclose(found.curve("class_omega", layer)["y"], classes, atol=1e-4)
+    contrasts = gradient.class_alignment(vectors, y) - expected["omega"]
+    np.testing.assert_allclose(found.curve("class_contrast", layer)["y"], contrasts, atol=1e-4)
 
 
 @pytest.mark.parametrize("layer", ["0", "2"])

@@ -47,7 +47,7 @@ _CURVES = {
     )
 }  # fmt: skip
 _KERNELS = ("forward_kernel", "backward_kernel")
-_CLASS_MAPS = ("class_contrast", "feature_class_contrast", "class_omega")
+_CLASS_MAPS = ("class_contrast", "feature_class_contrast", "class_omega")  # the last: old records
 _IMAGES = ("patch_eigenvectors", "filter_eigenvectors")
 
 _DEPTH = " Faint lines are near the input, strong ones near the output."

@@ -339,8 +339,6 @@ def _gradient_rows(
         record.row(layer, "gradient", "gradient_confusion", confusion, n=len(gram), reason=why)
     if labels is not None:
         numbers = torch.arange(len(values.classes))
-        arrays = {"x": numbers, "y": values.classes}
-        record.curve(layer, "gradient", "class_omega", arrays, x="class", y="Ω within the class")
         arrays = {"x": numbers, "y": values.classes - values.omega}
         record.curve(layer, "gradient", "class_contrast", arrays, x="class", y="Ω minus Ω of all")
 
