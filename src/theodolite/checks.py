@@ -13,6 +13,7 @@ from torch import Tensor
 from theodolite.errors import DomainError, NotFiniteError, ShapeError
 
 __all__ = [
+    "dtype_text",
     "require_axes",
     "require_between",
     "require_choice",
@@ -218,6 +219,16 @@ def size_in_bytes(size: int | float | str | None) -> int | None:
     if isinstance(size, bool) or found is None or found[2] not in _UNITS or not float(found[1]):
         raise DomainError(f"memory_limit: expected a size such as '4GB' or '512MiB', got {size!r}")
     return int(float(found[1]) * _UNITS[found[2]])
+
+
+def dtype_text(dtype: torch.dtype) -> str:
+    """The name of a dtype for messages.
+
+    Examples:
+        >>> dtype_text(torch.float32)
+        'float32'
+    """
+    return str(dtype).removeprefix("torch.")
 
 
 def size_text(count: float) -> str:

@@ -194,13 +194,8 @@ def find_orders(
 ) -> None:
     """Set ``examples_fastest`` of axes with several parts of every example.
 
-    Both orders are tried. The right one gives the numbers of the single example.
-
-    Args:
-        pairs: Tensors of a call for a single example and for all.
-        axes: Their axes of examples.
-        examples: Number of examples.
-        row: Row of the single example in the batch.
+    ``pairs`` are tensors of a call for a single example and for all. Both orders are tried. The
+    right one gives the numbers of the single example, which is one ``row`` of the batch.
     """
     undecided: list[Axis] = []
     gaps: list[Tensor] = []

@@ -30,7 +30,7 @@ from theodolite.engine.compare import (
     plain_gradients,
     require_finite,
     require_finite_gradients,
-    require_small,
+    require_rounding,
 )
 from theodolite.engine.factors import DenseFactors, Factors, joined, squared_row_norms
 from theodolite.engine.one_by_one import require_same_outputs_again
@@ -513,7 +513,7 @@ class GradientAccumulation:
         ]
         gaps = [abs(norm - other) for norm, other in zip(norms, wanted_norms, strict=True)]
         names = [own.names[0] for own in groups]
-        require_small(self._recorder, names, gaps, [*map(max, norms, wanted_norms)])
+        require_rounding(self._recorder, names, gaps, [*map(max, norms, wanted_norms)])
 
     def _add_single(self, batch: Batch, start: int) -> None:
         """Process one example by plain autograd."""

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from theodolite.checks import dtype_text
 from theodolite.engine.batches import Batch
 from theodolite.engine.calls import CannotSplitError, WrongGradientError, tensors_in
 from theodolite.engine.check import Rerun, run_again
@@ -83,23 +84,22 @@ def compare_gradients(
         gaps[index] = float(norm_of(difference(name)))
     known = dict(zip(wanted, norms_of(list(wanted.values())), strict=True))
     scales = [max(known.get(name, 0.0), size) for name, size in zip(names, terms, strict=True)]
-    require_small(recorder, names, gaps, scales)
+    require_rounding(recorder, names, gaps, scales)
 
 
 def _require_in_range(name: str, total: Tensor, size: float) -> None:
     if math.isfinite(size) and total.isfinite().all():
         return
-    dtype = str(total.dtype).removeprefix("torch.")
     raise NotFiniteError(
-        f"gradients with respect to {name!r}: expected sums within the range of {dtype}, got "
-        "infinity; measure model.double(), with inputs in float64"
+        f"gradients with respect to {name!r}: expected sums within the range of "
+        f"{dtype_text(total.dtype)}, got infinity; measure model.double(), with inputs in float64"
     )
 
 
-def require_small(
+def require_rounding(
     recorder: "ModelRecorder", names: Sequence[str], gaps: Sequence[float], scales: Sequence[float]
 ) -> None:
-    """Check that the norms of differences from plain autograd, the gaps, are rounding."""
+    """Check that gaps, the norms of differences from plain autograd, are rounding."""
     limit, whole = BACKWARD * recorder.tolerance, math.hypot(*scales)
     unit = min(recorder.unit, limit * VANISHING)
     for name, gap, scale in zip(names, gaps, scales, strict=True):
@@ -253,7 +253,7 @@ def _compare_groups(
         names.append(group[0])
         gaps.append(abs(found - wanted))
         scales.append(max(wanted, size))
-    require_small(recorder, names, gaps, scales)
+    require_rounding(recorder, names, gaps, scales)
 
 
 def _entries(kernel: Tensor, rows: Tensor, columns: Tensor, mode: str) -> Tensor:
@@ -304,13 +304,12 @@ def _equal_output_entries(kernel: Tensor, mode: str) -> Float[Tensor, "*outputs 
 
 
 def _out_of_range(layer: str, dtype: torch.dtype, got: str) -> RangeError:
-    name = str(dtype).removeprefix("torch.")
     double = dtype == torch.float64
     advice = "pass dtype=torch.float64, or a model and data in float64"
     advice = "divide the outputs by a constant" if double else advice
     return RangeError(
-        f"layer {layer!r}: expected a kernel within the range of {name}, got numbers {got}; "
-        f"{advice}"
+        f"layer {layer!r}: expected a kernel within the range of {dtype_text(dtype)}, got "
+        f"numbers {got}; {advice}"
     )
 
 

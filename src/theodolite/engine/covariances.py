@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from theodolite._distributed import Processes
-from theodolite.checks import require_choice, require_finite
+from theodolite.checks import dtype_text, require_choice, require_finite
 from theodolite.engine.batches import BATCH_SIZE, Batch, iterate_batches
 from theodolite.engine.hooks import capture_inputs, first_tensor
 from theodolite.engine.inputs import fitted_batches, require_model
@@ -220,10 +220,9 @@ def _row_covariance(weights: list[Tensor], centered: bool, ddof: int) -> Float[T
         )
     for weight in weights:
         if weight.is_complex():
-            dtype = str(weight.dtype).removeprefix("torch.")
             raise DtypeError(
-                f"weights: expected real numbers, got {dtype}; pass torch.view_as_real(weight), "
-                "with two numbers for each"
+                f"weights: expected real numbers, got {dtype_text(weight.dtype)}; pass "
+                "torch.view_as_real(weight), with two numbers for each"
             )
     rows = torch.cat([double(weight.detach().flatten(1)) for weight in weights])
     require_finite(weights=rows)
@@ -523,9 +522,9 @@ def _names(model: nn.Module, layers: Layers) -> list[str]:
                 f"{name!r}; leave this layer out"
             )
         if isinstance(weight, Tensor) and weight.is_complex():
-            dtype = str(weight.dtype).removeprefix("torch.")
             raise DomainError(
-                f"layers: expected real weights, got {dtype} in {name!r}; leave this layer out"
+                f"layers: expected real weights, got {dtype_text(weight.dtype)} in {name!r}; leave "
+                "this layer out"
             )
         raise DomainError(
             f"layers: expected linear or convolutional layers, got {name!r}, a "

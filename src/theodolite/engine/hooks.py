@@ -92,7 +92,11 @@ def capture_inputs(
 def _captured(
     model: nn.Module, layers: Sequence[str], reduce: Reduce | None, *, inputs: bool
 ) -> Iterator[dict[str, list[Tensor]]]:
-    keep = reduce or _copy
+    modules = dict(model.named_modules(remove_duplicate=False))
+    for name in layers:
+        if name not in modules:
+            raise UnknownNameError("layer", name, modules)
+    keep = reduce or (lambda _name, tensor: tensor.detach().clone())
     kept: dict[str, list[Tensor]] = {name: [] for name in layers}
 
     def hook_for(name: str) -> Callable[..., None]:
@@ -105,24 +109,13 @@ def _captured(
         return hook
 
     with ExitStack() as hooks:
-        for name, module in _find(model, layers):
+        for name in layers:
+            module = modules[name]
             register: Any = (
                 module.register_forward_pre_hook if inputs else module.register_forward_hook
             )
             hooks.callback(register(hook_for(name), with_kwargs=True).remove)
         yield kept
-
-
-def _copy(_name: str, tensor: Tensor) -> Tensor:
-    return tensor.detach().clone()
-
-
-def _find(model: nn.Module, layers: Sequence[str]) -> list[tuple[str, nn.Module]]:
-    modules = dict(model.named_modules(remove_duplicate=False))
-    for name in layers:
-        if name not in modules:
-            raise UnknownNameError("layer", name, modules)
-    return [(name, modules[name]) for name in layers]
 
 
 Read = Literal["next", "raw"]

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from theodolite.checks import dtype_text
 from theodolite.engine.batches import TARGET_KEYS, Batch, iterate_batches
 from theodolite.engine.calls import tensors_in
 from theodolite.engine.layers import unwrap
@@ -255,14 +256,10 @@ def _casts(model: nn.Module, batch: Batch) -> list[tuple[str, Cast]]:
             changed = [d for d in dict.fromkeys(other) if d.is_floating_point or integers]
             if not changed or (integers and all(d.is_floating_point for d in changed)):
                 continue
-            names = " and ".join(str(d).removeprefix("torch.") for d in changed)
-            text = f"inputs in {names} were cast to {str(dtype).removeprefix('torch.')}, the dtype"
-            casts.append((f"{text} of the weights", _cast_to(dtype, integers)))
+            names = " and ".join(map(dtype_text, changed))
+            text = f"inputs in {names} were cast to {dtype_text(dtype)}, the dtype of the weights"
+            casts.append((text, partial(Batch.cast, dtype=dtype, integers=integers)))
     return casts
-
-
-def _cast_to(dtype: torch.dtype, integers: bool) -> Cast:
-    return lambda batch: batch.cast(dtype, integers=integers)
 
 
 def _about_inputs(model: nn.Module, error: Exception, batch: Batch) -> bool:
@@ -318,7 +315,7 @@ def _refusal(model: nn.Module, batch: Batch, error: Exception) -> TheodoliteErro
     """The error of the forward pass, in terms of the user's arguments."""
     layer, inputs = _failing(model, batch)
     given = tensors_in(batch.inputs)
-    shapes = ", ".join(f"{_dtype(t)} of shape (n{_rest(t)})" for t in given)
+    shapes = ", ".join(f"{dtype_text(t.dtype)} of shape (n{_rest(t)})" for t in given)
     reason = str(error).strip().splitlines()[0] if str(error).strip() else ""
     why = f"{type(error).__name__}: {reason}".removesuffix(": ").rstrip(".")
     targets = batch.targets
@@ -349,10 +346,6 @@ def _refusal(model: nn.Module, batch: Batch, error: Exception) -> TheodoliteErro
         f"which {name} fails with {why}; pass inputs as in training, or say which column is which: "
         f"batch_fn=lambda b: {call}"
     )
-
-
-def _dtype(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _rest(tensor: Tensor) -> str:

@@ -34,16 +34,8 @@ def tried_in_batches(
     """Measure in batches; return the answer, or why examples must be measured one at a time.
 
     Inputs are cast only after the model has refused them, and the measurement starts again. Trying
-    them first would cost a pass in every call.
-
-    Args:
-        model: The model.
-        sides: The examples.
-        measure: The measurement.
-
-    Raises:
-        CaptureError: If the model takes a batch and refuses a single example. Errors that a single
-            example would raise too are passed on.
+    them first would cost a pass in every call. Errors that plain autograd with one example would
+    raise too are passed on. A model that takes a batch and refuses one example is an error.
     """
     while True:
         try:
@@ -70,16 +62,15 @@ def require_sound_fallback(
 ) -> None:
     """Check that a measurement one example at a time will be right, before it starts.
 
+    Outputs must not depend on other examples or change from pass to pass, and rules must hold for
+    single examples.
+
     Args:
         recorder: The model, and the batch that failed.
         batches: All examples.
         error: What was raised in batches; None if only another process failed.
         singles: Some single examples.
         measure: Measures and checks one of them, with rules.
-
-    Raises:
-        CaptureError: If outputs depend on other examples or change from pass to pass, or a rule is
-            wrong for a single example.
     """
     failed = [] if recorder.batch is None else [recorder.batch]
     require_same_one_by_one(recorder.model, recorder.detached_model_outputs, [*failed, *batches])
@@ -125,15 +116,7 @@ def can_run_one_by_one(error: Exception) -> bool:
 
 
 def require_single_examples(model: nn.Module, batches: Iterable[Batch]) -> None:
-    """After an error: check that a model that takes a batch also takes one example.
-
-    Args:
-        model: The model.
-        batches: The examples.
-
-    Raises:
-        CaptureError: If it takes a batch and refuses one example of this batch.
-    """
+    """After an error: check that a model that takes a batch also takes one example of it."""
     for batch in batches:
         error = _raised(model, batch.take(slice(0, 1)))
         if error is not None and _raised(model, batch) is None:
@@ -162,16 +145,9 @@ def require_same_one_by_one(
 ) -> None:
     """Check that every example has the same outputs alone as in its batch.
 
-    This takes one pass over every batch and one over each of its examples, without gradients. A
-    model that only takes single examples cannot mix them.
-
-    Args:
-        model: The model.
-        outputs: Function of a batch that returns its outputs, without gradients.
-        batches: All examples, in the batches in which they were measured.
-
-    Raises:
-        CaptureError: If outputs differ; the message names the reason.
+    ``outputs`` makes one pass without gradients over every batch and one over each of its examples.
+    The error names the reason for a difference. A model that only takes single examples cannot mix
+    them.
     """
     for batch in batches:
         watch = SuspectCalls(len(batch))
@@ -195,18 +171,13 @@ def require_same_one_by_one(
         compared.add_rows("outputs", one_by_one, together)
         found = compared.first_above(watch.rounding.tolerance())
         if found is not None:
-            raise why_outputs_differ(model, outputs, batch, found[1], watch.rounding.tolerance())
+            raise _why_outputs_differ(model, outputs, batch, found[1], watch.rounding.tolerance())
 
 
 def require_same_outputs_again(pairs: Iterable[tuple[Tensor, Tensor]], tolerance: float) -> None:
-    """Check that batches after a failure still give the same numbers.
+    """Check that batches after a failure still give the same numbers: the model has not changed.
 
-    Args:
-        pairs: The numbers now and before, one row per example.
-        tolerance: Relative difference that rounding can explain.
-
-    Raises:
-        CaptureError: If the model has changed since.
+    ``pairs`` are the numbers now and before, one row per example.
     """
     compared = Comparison()
     for now, then in pairs:
@@ -229,7 +200,7 @@ def _differs(share: float) -> str:
     )
 
 
-def why_outputs_differ(
+def _why_outputs_differ(
     model: nn.Module,
     outputs: Callable[[Batch], Tensor],
     batch: Batch,
@@ -238,12 +209,7 @@ def why_outputs_differ(
 ) -> CaptureError:
     """Why outputs of two passes differ: random numbers, a state of the model, or other examples.
 
-    Args:
-        model: The model.
-        outputs: Function of a batch that returns its outputs, without gradients.
-        batch: Examples whose outputs differ.
-        share: Relative difference.
-        tolerance: Relative difference that rounding can explain.
+    ``share`` is their relative difference.
     """
 
     def same(first: Tensor, second: Tensor) -> bool:

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from theodolite.checks import require_choice
+from theodolite.checks import dtype_text, require_choice
 from theodolite.engine.batches import Batch
 from theodolite.engine.positions import PositionLabels
 from theodolite.errors import DomainError, DtypeError, ShapeError, TheodoliteError
@@ -233,10 +233,10 @@ def per_example_cross_entropy(
     elif targets.ndim == 1 and not targets.is_floating_point():
         targets = targets.long()
     else:
-        dtype = str(targets.dtype).removeprefix("torch.")
         raise ShapeError(
             f"targets: expected class indices (n,) or probabilities (n, {count}) for {count} "
-            f"outputs, got {dtype} of shape {tuple(targets.shape)}; pass loss= for other targets"
+            f"outputs, got {dtype_text(targets.dtype)} of shape {tuple(targets.shape)}; pass loss= "
+            "for other targets"
         )
     try:
         return functional.cross_entropy(outputs, targets, reduction="none")

@@ -153,10 +153,7 @@ class CallTensors:
     def find_axes(self, tensors: list[Tensor], examples: int, row: int) -> list[Axis | None]:
         """Axes of examples in the tensors of the same call for many examples, in order.
 
-        Args:
-            tensors: Tensors of the call.
-            examples: Number of examples.
-            row: Row of the single example in the batch.
+        ``row`` of the batch is the single example.
         """
         if self.axes is None:
             pairs = [*zip((*self.given, *self.returned), tensors, strict=True)]
