@@ -1,4 +1,4 @@
-"""Compare two initializations: filters drawn at random, and filters made from the data.
+"""Compare two initialisations: filters drawn at random, and filters made from the data.
 
 Run: ``python docs/examples/compare_initializations.py``. If filters follow the patches of the
 images, their misalignment is below that of random bases. The example measures both networks before

@@ -365,7 +365,7 @@ def plotly_figure(figure: Figure, step: int | None, palette: Mapping[str, str]) 
 
 
 def _recolored(value: Any, colors: Mapping[str, str]) -> Any:
-    """A figure's dictionaries with the colors of one palette exchanged for those of another."""
+    """A figure's dictionaries with the colours of one palette exchanged for those of another."""
     if isinstance(value, Mapping):
         return {key: _recolored(item, colors) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):

@@ -98,7 +98,7 @@ class Curve:
 
 
 def layer_panels(group: Group, curve: Curve, words: Words) -> Figure | None:
-    """A panel for each layer, a color for each run; many layers fold all but eight away."""
+    """A panel for each layer, a colour for each run; many layers fold all but eight away."""
     layers = _some_layers(group, curve)
     if not layers:
         return None

@@ -114,7 +114,7 @@ class Trace:
     Args:
         run: the run.
         line: the measure.
-        color: a color of the light palette.
+        color: a colour of the light palette.
         name: the name in a legend and on hover.
         places: share of the width for each layer.
         group: the position of the network on the page.
@@ -195,7 +195,7 @@ def is_shortcut(layer: str) -> bool:
 
 
 def token(color: str) -> str:
-    """The name of a color of the light palette."""
+    """The name of a colour of the light palette."""
     return next(name for name, value in LIGHT.items() if value == color)
 
 
@@ -217,7 +217,7 @@ class Chart:
         words: title, and how to read it.
         traces: the lines, the most important first.
         finding: one sentence computed from the numbers at a step.
-        legend: the meaning of colors and dashes.
+        legend: the meaning of colours and dashes.
         log: whether the vertical axis is logarithmic.
         blocks: parts of the network, shaded in turn.
         height: in pixels.
@@ -482,7 +482,7 @@ def layer_chart(
     group: Group, family: str, lines: Sequence[Line], words: Words, *, log: bool = False,
     height: float = 120.0,
 ) -> Chart | None:  # fmt: skip
-    """Measures over all layers of a group, a color for each run; None without any number."""
+    """Measures over all layers of a group, a colour for each run; None without any number."""
     lines = [line for line in lines if group.measured(family, line.measure)]
     if not lines:
         return None

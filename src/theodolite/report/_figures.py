@@ -1,7 +1,7 @@
 """A figure: panels of Plotly traces that can be drawn at any step, with title and caption.
 
 A ``Series`` has the look of a trace, a Plotly object that is made once, and its numbers, which
-depend on the step. Looks have the colors of the light palette; a page can replace them by those of
+depend on the step. Looks have the colours of the light palette; a page can replace them by those of
 the dark one.
 
 Numbers name their place in the record. ``meta["source"]`` maps an axis (``x``, ``y``, ``error_y``,
@@ -84,7 +84,7 @@ class Series:
     """One trace.
 
     Args:
-        look: the part that no step changes: kind, colors, name.
+        look: the part that no step changes: kind, colours, name.
         at: the numbers at a step (the latest for None).
     """
 
@@ -165,7 +165,7 @@ class Figure:
         panels: the panels that are always shown.
         more: panels behind a fold (the other layers of a deep network).
         finding: one sentence computed from the numbers at a step; "" if there is none.
-        legend: the meaning of colors and dashes.
+        legend: the meaning of colours and dashes.
         columns: number of panels side by side on a wide screen.
         shared: whether all panels have one scale on the vertical axis.
         roomy: whether a panel needs the whole width of a phone.
@@ -224,7 +224,7 @@ def _has_numbers(numbers: Mapping[str, Any]) -> bool:
 
 
 def tone(group: Group, family: str, order: int) -> str:
-    """The color of a run: the family's color for a single run, else one color for each run."""
+    """The colour of a run: the family's colour for a single run, else one colour for each run."""
     return LIGHT[family if len(group.runs) == 1 else _RUN_TONES[order % len(_RUN_TONES)]]
 
 

@@ -265,7 +265,7 @@ def _look(table: _Table, family: str, limits: Limits, name: str) -> Any:
     """A map of numbers; limits are (0 or -m, m)."""
     low, high = limits
     pale = LIGHT[f"{family}-pale"]
-    # Blank at zero, the family's pale color at the top; grey below zero, where there is any.
+    # Blank at zero, the family's pale colour at the top; grey below zero, where there is any.
     scale = [[0, LIGHT["surface"]], [1, pale]]
     if low < 0:
         scale = [[0, LIGHT["null"]], [0.5, LIGHT["surface"]], [1, pale]]

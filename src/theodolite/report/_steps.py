@@ -45,7 +45,7 @@ def whole_figure(group: Group, family: str, measure: str, words: Words) -> Figur
 
 
 def kernel_steps(group: Group) -> Figure | None:
-    """CKA to labels over steps, a panel for each layer, a color for each run."""
+    """CKA to labels over steps, a panel for each layer, a colour for each run."""
     family, words = "kernel", FAMILIES["kernel"]
     layers = group.measured(family, words.headline)
     lines = [Line(words.headline, words.heading)]

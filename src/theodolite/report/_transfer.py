@@ -1,6 +1,6 @@
 """A ranking of models as one page: sentences, the table, learning curves and profiles of layers.
 
-Drawings are plain SVG in the colors of the page, so that it needs no script and prints as it looks.
+Drawings are plain SVG in the colours of the page, so the page needs no script and can be printed.
 """
 
 import os

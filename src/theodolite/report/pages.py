@@ -1,4 +1,4 @@
-"""Common parts of all pages: safe text, formatted numbers, colors, scripts, security policy."""
+"""Common parts of all pages: safe text, formatted numbers, colours, scripts, security policy."""
 
 import base64
 import hashlib

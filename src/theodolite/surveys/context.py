@@ -262,7 +262,7 @@ class SurveyContext:
             followed by those of held-out examples.
         rows_read: number of rows of the probe set among them.
         model_outputs: outputs for the examples, if the pass over the features read them.
-        judged_outputs: outputs for held-out examples, if that pass read them.
+        outputs_of_held_out: outputs for held-out examples, if that pass read them.
     """
 
     model: nn.Module
@@ -281,7 +281,7 @@ class SurveyContext:
     collected: dict[str, LayerFeatures] = field(default_factory=dict)
     rows_read: int = 0
     model_outputs: list[Tensor] = field(default_factory=list)
-    judged_outputs: list[Tensor] = field(default_factory=list)
+    outputs_of_held_out: list[Tensor] = field(default_factory=list)
 
     @property
     def keeps_inputs(self) -> bool:
@@ -339,12 +339,12 @@ class SurveyContext:
         return None if self.probe.by_position else input_features(self.examples(family)[0])
 
     @property
-    def judges(self) -> Targets | None:
+    def held_out_targets(self) -> Targets | None:
         """Targets of the held-out examples whose features were read; None if there are none."""
         count = min((len(entry) for entry in self.collected.values()), default=0) - self.rows_read
-        if self.judged is None or self.probe.by_position or count < 2:
+        if self.held_out_read is None or self.probe.by_position or count < 2:
             return None
-        return self.judged.rows.take(count)
+        return self.held_out_read.rows.take(count)
 
     def raw_inputs(self) -> LayerFeatures | None:
         """The raw inputs of the examples whose features were read.
@@ -354,9 +354,9 @@ class SurveyContext:
         if self.probe.by_position or self.given is not None:
             return None
         batch = self.probe.take(self.rows_read)[0]
-        if self.judges is not None and self.judged is not None:
+        if self.held_out_targets is not None and self.held_out_read is not None:
             count = next(iter(self.collected.values()))
-            batch = joined(batch, self.judged.take(len(count) - self.rows_read)[0])
+            batch = joined(batch, self.held_out_read.take(len(count) - self.rows_read)[0])
         return input_features(batch) or token_counts(batch)
 
     @property
@@ -395,7 +395,7 @@ class SurveyContext:
             yield
 
     @property
-    def judged(self) -> Probe | None:
+    def held_out_read(self) -> Probe | None:
         """Held-out examples whose features are read after those of the probe set."""
         others = self.held_out
         if others is None or self.task is not None or self.given is not None:
@@ -421,8 +421,11 @@ class SurveyContext:
             self.collected.update({name: part.settled() for name, part in kept.items()})
             return
         own = self.rows_read = len(batch)
-        if self.judged is not None and self.plan.curves:
-            batch = joined(batch, self.judged.take(self.plan.size("held_out", len(self.judged)))[0])
+        if self.held_out_read is not None and self.plan.curves:
+            batch = joined(
+                batch,
+                self.held_out_read.take(self.plan.size("held_out", len(self.held_out_read)))[0],
+            )
         layers, pool = self.layout.with_features(), self.pool
         wide = [layer for layer in layers if layer.features > len(batch)]
         most = min(_KEPT, self.plan.free_bytes // 4)
@@ -439,7 +442,7 @@ class SurveyContext:
             if self.model_outputs and len(batch) > own:
                 outputs = self.model_outputs.pop()
                 self.model_outputs.append(outputs[:own])
-                self.judged_outputs.append(outputs[own:])
+                self.outputs_of_held_out.append(outputs[own:])
             if positions is not None:
                 most = max(map(self.row_count, readers))
                 rows = {name: positions.rows(part, most) for name, part in rows.items()}
@@ -523,9 +526,9 @@ class SurveyContext:
     def held_out_outputs(self) -> Float[Tensor, "m c"]:
         """Outputs for all held-out examples."""
         assert self.held_out is not None
-        if not self.judged_outputs or len(self.judged_outputs[0]) < len(self.held_out):
-            self.judged_outputs[:] = [self.forward(self.held_out.batch)]
-        return self.judged_outputs[0]
+        if not self.outputs_of_held_out or len(self.outputs_of_held_out[0]) < len(self.held_out):
+            self.outputs_of_held_out[:] = [self.forward(self.held_out.batch)]
+        return self.outputs_of_held_out[0]
 
     def forward(self, batch: Batch) -> Float[Tensor, "n c"]:
         """Outputs for any examples, from a separate pass."""
@@ -700,7 +703,7 @@ def joined(first: Batch, second: Batch) -> Batch:
 
 
 def side_by_side(entries: Iterable[tuple[Layer, S]], most: int) -> Iterator[list[tuple[Layer, S]]]:
-    """Layers whose inner products take together at most this number of bytes.
+    """Groups of layers whose inner products together take at most this number of bytes.
 
     One call for a stack of small matrices takes as long as one call for a single matrix.
     """

@@ -144,7 +144,7 @@ def measure_probes(context: SurveyContext, record: RecordBuilder) -> None:
     The score of each example is kept, so that layers can be compared in pairs. For class labels the
     accuracy of the nearest neighbour is measured too.
     """
-    targets, judges = context.row_targets("representation"), context.judges
+    targets, held_out_targets = context.row_targets("representation"), context.held_out_targets
     if targets.columns is None or not context.plan.curves:
         return
     read = len(targets.columns)
@@ -167,19 +167,19 @@ def measure_probes(context: SurveyContext, record: RecordBuilder) -> None:
                 near = float(representation.neighbour_accuracy_of_gram(own.gram, labels))
                 estimate = _accuracy(near, labels)
                 record.row(layer, "representation", "neighbour_accuracy", estimate, n=read)
-            if judges is None:
+            if held_out_targets is None:
                 found = _left_out(own, few)
             else:
-                found = _held_out(features, few, context.rows_read, judges)
+                found = _held_out(features, few, context.rows_read, held_out_targets)
             scores[layer.name] = found.scores.cpu()
-            labels_of = few.labels if judges is None else judges.labels
+            labels_of = few.labels if held_out_targets is None else held_out_targets.labels
             if labels_of is not None:
                 estimate = _accuracy(found.value, labels_of)
             else:
                 estimate = Estimate(found.value, found.error, 0.0, None, "mean over examples")
             record.row(layer, "representation", measure, estimate, n=len(found.scores))
     if scores:
-        judged_on = "left-out" if judges is None else "held-out"
+        judged_on = "left-out" if held_out_targets is None else "held-out"
         fitted = context.plan.size("probes", read)
         record.keep_probes(
             measure, judged_on, fitted, list(scores), torch.stack(list(scores.values()))
@@ -207,14 +207,16 @@ def _left_out(features: LayerFeatures, targets: Targets) -> _Probed:
     return _shares(columns - found.predictions, plain)
 
 
-def _held_out(features: LayerFeatures, targets: Targets, read: int, judges: Targets) -> _Probed:
+def _held_out(
+    features: LayerFeatures, targets: Targets, read: int, held_out_targets: Targets
+) -> _Probed:
     """Fit to examples of the probe set, with the ridge of the smallest leave-one-out error.
 
     Args:
         features: features of the probe set, followed by those of held-out examples.
         targets: targets of the examples that the probe is fitted to.
         read: number of examples of the probe set.
-        judges: targets of the held-out examples.
+        held_out_targets: targets of the held-out examples.
     """
     assert targets.columns is not None
     gram, n = features.gram, len(targets.columns)
@@ -222,12 +224,12 @@ def _held_out(features: LayerFeatures, targets: Targets, read: int, judges: Targ
     if targets.labels is not None:
         found = _probe(features.first(n), targets.labels.to(gram.device))
         assert found.classes is not None
-        assert judges.labels is not None
+        assert held_out_targets.labels is not None
         columns = (targets.labels.to(gram.device).unsqueeze(1) == found.classes).double()
         guesses = found.classes[_predicted(own, cross, columns, found.ridge).argmax(1)]
-        return _Probed((guesses.cpu() == judges.labels).double(), 0.0)
-    assert judges.columns is not None
-    columns, wanted = (part.numbers().to(gram.device) for part in (targets, judges))
+        return _Probed((guesses.cpu() == held_out_targets.labels).double(), 0.0)
+    assert held_out_targets.columns is not None
+    columns, wanted = (part.numbers().to(gram.device) for part in (targets, held_out_targets))
     found = _probe(features.first(n), _fewer(columns))
     return _shares(wanted - _predicted(own, cross, columns, found.ridge), wanted - columns.mean(0))
 
@@ -310,9 +312,9 @@ def measure_shift(context: SurveyContext, record: RecordBuilder) -> None:
     It reads the raw inputs and their squares, without copies, and as many examples of each class on
     both sides. Examples that are drawn alike give one half.
     """
-    judges = context.judges
-    inputs = None if judges is None else context.raw_inputs()
-    if judges is None or inputs is None or inputs.rows is None:
+    held_out_targets = context.held_out_targets
+    inputs = None if held_out_targets is None else context.raw_inputs()
+    if held_out_targets is None or inputs is None or inputs.rows is None:
         return
     read = context.rows_read
     most = min(_MOST, context.plan.size("probes", read)) // 2
@@ -320,8 +322,8 @@ def measure_shift(context: SurveyContext, record: RecordBuilder) -> None:
     own = torch.arange(read) if keys is None else first_copies(keys)
     other = torch.arange(len(inputs) - read)
     labels = context.probe.rows.labels
-    if labels is not None and judges.labels is not None:
-        own, other = _same_classes(own, labels[own], other, judges.labels)
+    if labels is not None and held_out_targets.labels is not None:
+        own, other = _same_classes(own, labels[own], other, held_out_targets.labels)
     few = min(len(own), len(other), most)
     if few < _FEWEST:
         return

@@ -103,8 +103,8 @@ class Schedule:
     @property
     def _held_out(self) -> int:
         """Number of held-out examples whose features are read."""
-        judged = self._context.judged
-        return self._context.plan.size("held_out", 0 if judged is None else len(judged))
+        held_out = self._context.held_out_read
+        return self._context.plan.size("held_out", 0 if held_out is None else len(held_out))
 
     def learn_pass(self, seconds: float) -> None:
         """Compare the time of the pass that collects features with the expected time."""

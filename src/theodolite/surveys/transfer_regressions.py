@@ -3,8 +3,8 @@
 Two kernels describe what a model can learn from: the features that its head receives, and the exact
 tangent kernel of all trainable parameters below a new head. Each has half of the weight. If there
 are more labels than the tangent kernel can be measured on, the features of all layers replace it.
-Their error with all labels is multiplied by what the kernel gained on its examples.
-benchmarks/transfer has the alternatives that were tried.
+Their error with all labels is then multiplied by a ratio on the kernel's examples: the error of the
+kernel over theirs. benchmarks/transfer has the alternatives that were tried.
 """
 
 from collections.abc import Iterable, Sequence
@@ -207,9 +207,10 @@ def predicted_curve(
     """Learning curve of the fine-tuned network, through the forecast at the given labels.
 
     If there are more labels than the tangent kernel was measured on, the curve is that of the
-    features of all layers. It is corrected by what the kernel gained on its examples. It holds for
-    a network that stays near its start. If the error is large, the curve is a lower bound like the
-    forecast. Its interval then extends as far above it, and further for more labels.
+    features of all layers. Its error is multiplied by the ratio of the error of the kernel to
+    theirs, on the kernel's examples. It holds for a network that stays near its start. If the error
+    is large, the curve is a lower bound like the forecast. Its interval then extends as far above
+    it, and further for more labels.
 
     Args:
         found: regressions with the kernels.

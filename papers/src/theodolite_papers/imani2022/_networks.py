@@ -110,7 +110,7 @@ def curve_lines(
         array: the array of the records that has them.
         names: of its rows.
         dashed: those that are.
-        colors: numbers of colors, of names that do not take the next one.
+        colors: numbers of colours, of names that do not take the next one.
     """
     stacked = runs.array(array).astype(np.float64)
     x = np.linspace(0, 1, stacked.shape[-1])

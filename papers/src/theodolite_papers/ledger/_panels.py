@@ -27,7 +27,7 @@ class Line:
     """A curve, with a band of its standard error where ``error`` is given.
 
     Args:
-        color: number of the color; None takes the next one. Curves that belong together share it.
+        color: number of the colour; None takes the next one. Curves that belong together share it.
     """
 
     name: str
@@ -120,7 +120,7 @@ _HEIGHT = 270  # of a panel, with room for one row of names
 _ROW = 19  # of a legend's row
 _ACROSS, _UPWARD = 50, 28  # letters of an axis' title in one line
 _TICKS = 16  # labels along an axis, at most
-_CHROMA = 5  # axes of color tiles
+_CHROMA = 5  # axes of colour tiles
 
 
 def plotly_panel(panel: Panel) -> dict[str, Any]:

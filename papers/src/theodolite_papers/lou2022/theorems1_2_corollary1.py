@@ -138,7 +138,7 @@ def largest_error(
 
 
 def pair_lines(runs: Results, shown: Callable[[np.ndarray], np.ndarray]) -> list[Line]:
-    """Finite networks with their standard error, and the recursion; one color per pair."""
+    """Finite networks with their standard error, and the recursion; one colour per pair."""
     lines = []
     pairs = sum(name.startswith("theory") for name in runs.runs[0].arrays)
     for index in range(pairs):
@@ -180,7 +180,7 @@ def _constant(runs: Results) -> Outcome:
 
 
 def _draw_forward(runs: Results) -> list[Panel]:
-    """Losses of finite networks and of the recursion, one color per pair of inputs."""
+    """Losses of finite networks and of the recursion, one colour per pair of inputs."""
     lines = pair_lines(runs, lambda cosines: 1 - cosines)
     return [Panel("Theorem 1", lines, "layer", "1 - cosine", "xy")]
 

@@ -44,7 +44,7 @@ __all__ = ["STUDY", "ScaleStudy"]
 
 
 def draw(runs: Results) -> list[Panel]:
-    """Figure 2 for random labels: a panel per rate, a color per scale."""
+    """Figure 2 for random labels: a panel per rate, a colour per scale."""
     config = runs.first.config
     epochs = runs.array("epochs")[0]
     panels = []

@@ -102,7 +102,7 @@ def _best(runs: Results) -> Outcome:
 
 
 def draw(runs: Results) -> list[Panel]:
-    """Best test accuracy against each measure, one color per activation and loss."""
+    """Best test accuracy against each measure, one colour per activation and loss."""
     families = list(dict.fromkeys(str(run.point["family"]) for run in runs))
     titles = {
         "hidden": "in-class alignment",
