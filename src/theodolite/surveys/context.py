@@ -20,6 +20,7 @@ from theodolite._distributed import ALONE, Processes
 from theodolite.advice.reasons import Reason, reason
 from theodolite.engine import (
     Batch,
+    ContractionSizes,
     GradientAlignment,
     Loss,
     OutputReader,
@@ -27,6 +28,7 @@ from theodolite.engine import (
     Readout,
     TangentAlignments,
     TangentKernels,
+    contraction_costs,
     exact_arithmetic,
     feature_grams,
     features,
@@ -49,7 +51,7 @@ from theodolite.surveys.options import FEATURE_READERS, SurveyOptions
 from theodolite.surveys.plan import KEPT_PRODUCTS, SurveyPlan
 from theodolite.surveys.positions import PositionTask
 from theodolite.surveys.probe import Probe
-from theodolite.surveys.progress import Progress, WorkCounts
+from theodolite.surveys.progress import EIGEN, Progress
 from theodolite.surveys.record import RecordBuilder
 from theodolite.surveys.targets import Targets
 
@@ -75,6 +77,7 @@ _CHECKED = 3  # copies of the parameters, for gradients and sums that are compar
 _KEPT_RESULTS = 3  # multiple of a forward pass: results, their gradients, and conversions
 _GRADIENTS = 4  # copies of an example's gradient with respect to the largest tensor
 _KEPT_COPIES = 12  # copies of a layer's output, for norms, activations and gradients
+_TINY = 2e7  # cost of a step of tiny matrices
 _CONVERTED = 256  # columns that are converted to float64 at a time
 _ON_CPU = 200  # with fewer examples a CPU decomposes faster than a GPU
 _KEPT = 2**28  # bytes of features that are kept; larger ones are multiplied batch by batch
@@ -289,9 +292,31 @@ class SurveyContext:
         return self.processes.alone
 
     @property
-    def work(self) -> WorkCounts:
-        """Counts for the costs of families."""
-        return WorkCounts(self.model, self.layout, self.probe, self.options, self.plan)
+    def target_count(self) -> int:
+        """Number of target columns."""
+        columns = self.probe.rows.columns
+        return 1 if columns is None else columns.shape[1]
+
+    @cached_property
+    def pass_cost(self) -> float:
+        """Multiply-adds of the forward pass of one example."""
+        return float(self.layout.footprint.per_example(self.layout.footprint.products))
+
+    @cached_property
+    def matrices(self) -> list[tuple[int, int, int]]:
+        """Positions, rows and columns of the layers' matrices."""
+        found = (_matrix(self.model, layer) for layer in self.layout.layers)
+        return [sizes for sizes in found if sizes is not None]
+
+    def kernels_cost(self, count: int, outputs: int) -> float:
+        """Multiply-adds of the tangent kernels of ``count`` examples."""
+        sizes = (ContractionSizes(count, count, outputs, c, d, t) for t, c, d in self.matrices)
+        return sum(min(contraction_costs(size).values()) for size in sizes)
+
+    def decomposed_cost(self, count: int) -> float:
+        """Multiply-adds of decompositions of the features of all layers."""
+        widths = (layer.features for layer in self.layout.with_features())
+        return sum(_TINY + EIGEN * count * min(count, width) ** 2 for width in widths)
 
     def serve(self) -> None:
         """Run the collectors that the first process announces, until it has finished."""
@@ -687,6 +712,14 @@ class SurveyContext:
         """Report the progress of a long pass; processes progress at different speeds."""
         if self.progress is not None and self.processes.alone:
             self.progress.within(share, what)
+
+
+def _matrix(model: nn.Module, layer: Layer) -> tuple[int, int, int] | None:
+    """Positions, rows and columns of a layer's matrix; None if it has no matrix."""
+    weight = getattr(model.get_submodule(layer.name), "weight", None)
+    if not isinstance(weight, Tensor) or weight.ndim < 2 or not layer.width:
+        return None
+    return max(1, layer.width // len(weight)), len(weight), weight[0].numel()
 
 
 def _rejoined(parts: Sequence[Tensor]) -> Tensor:

@@ -19,7 +19,7 @@ from theodolite.measures import covariance
 from theodolite.records import Estimate, Note
 from theodolite.surveys.context import SurveyContext
 from theodolite.surveys.layers import Layer
-from theodolite.surveys.progress import EIGEN, Cost, WorkCounts
+from theodolite.surveys.progress import EIGEN, Cost
 from theodolite.surveys.record import RecordBuilder
 
 __all__ = ["covariance_cost", "measure_covariance", "require_image_shape", "without_matrices"]
@@ -64,11 +64,11 @@ def measure_covariance(context: SurveyContext, record: RecordBuilder) -> None:
     }
 
 
-def covariance_cost(work: WorkCounts, n: int) -> Cost:
+def covariance_cost(context: SurveyContext, n: int) -> Cost:
     """Cost of a pass that adds up squares of inputs, of eigenvectors and of random bases."""
-    moments = sum(n * t * d * d / 4 for t, _, d in work.matrices)  # symmetric, in float32
+    moments = sum(n * t * d * d / 4 for t, _, d in context.matrices)  # symmetric, in float32
     bases = 0.0
-    for t, filters, d in work.matrices:
+    for t, filters, d in context.matrices:
         leading = min(d, max(filters // 4 + 1, _SHOWN if d <= _LARGE else _FEWER))
         bases += EIGEN * d * min(d, n * t) * leading + 2 * EIGEN * d * min(d, filters // 4) ** 2
     return Cost((float(n),), moments + bases)

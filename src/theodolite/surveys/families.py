@@ -16,7 +16,7 @@ from theodolite.surveys.gradient import (
     measure_gradient,
 )
 from theodolite.surveys.kernel import kernel_cost, measure_kernel
-from theodolite.surveys.progress import Cost, WorkCounts
+from theodolite.surveys.progress import Cost
 from theodolite.surveys.record import RecordBuilder
 from theodolite.surveys.representation import measure_representation, representation_cost
 from theodolite.surveys.tangent import measure_tangent, tangent_cost
@@ -46,7 +46,7 @@ class Part:
     family: str
     measure: Measure
     stage: str = ""
-    cost: Callable[[WorkCounts, int], Cost] | None = None
+    cost: Callable[[SurveyContext, int], Cost] | None = None
     fewest: int = 0
     share: float = 1.0
     tried: bool = False

@@ -23,7 +23,7 @@ from theodolite.surveys.context import LayerFeatures, SurveyContext
 from theodolite.surveys.copies import first_copies, input_keys
 from theodolite.surveys.positions import Positions
 from theodolite.surveys.probe import Probe
-from theodolite.surveys.progress import EIGEN, Cost, WorkCounts
+from theodolite.surveys.progress import EIGEN, Cost
 from theodolite.surveys.record import RecordBuilder
 from theodolite.surveys.targets import Targets, Task
 
@@ -186,9 +186,9 @@ def measure_probes(context: SurveyContext, record: RecordBuilder) -> None:
         )
 
 
-def probe_cost(work: WorkCounts, n: int) -> Cost:
+def probe_cost(context: SurveyContext, n: int) -> Cost:
     """A decomposition for every layer, and distances of all pairs."""
-    few, layers = min(n, work.plan.sizes["probes"] or n), len(work.layout.with_features()) + 1
+    few, layers = min(n, context.plan.sizes["probes"] or n), len(context.layout.with_features()) + 1
     return Cost((), layers * (EIGEN * few**3 + 3 * n**2))
 
 

@@ -29,7 +29,7 @@ from theodolite.measures.gradient import SetSums
 from theodolite.records import Estimate, Note
 from theodolite.surveys.context import LayerFeatures, SurveyContext, side_by_side, why_undefined
 from theodolite.surveys.layers import Layer
-from theodolite.surveys.progress import Cost, WorkCounts
+from theodolite.surveys.progress import Cost
 from theodolite.surveys.record import RecordBuilder, chance
 
 __all__ = ["gradient_cost", "measure_feature_contrast", "measure_gradient"]
@@ -213,15 +213,15 @@ def _by_pairs(
     return found, None if context.plan.sizes["pairs"] == 0 else pairs, True
 
 
-def gradient_cost(work: WorkCounts, n: int) -> Cost:
+def gradient_cost(context: SurveyContext, n: int) -> Cost:
     """Cost of a pass for sums and one for pairs. Pairs of all examples need no sums."""
-    asked = work.plan.sizes["pairs"]
-    parameters = sum(p.numel() for p in work.model.parameters())
+    asked = context.plan.sizes["pairs"]
+    parameters = sum(p.numel() for p in context.model.parameters())
     if asked is None:
-        every = n * parameters <= max(_CHEAP, _PASSES * work.single)
+        every = n * parameters <= max(_CHEAP, _PASSES * context.pass_cost)
         asked = n if every else _FEWER
     pairs = min(n, asked)
-    grams = Cost((4.0 * pairs,), work.kernels(pairs, 1)) if pairs > 1 else Cost()
+    grams = Cost((4.0 * pairs,), context.kernels_cost(pairs, 1)) if pairs > 1 else Cost()
     if pairs == n:
         return grams
     return Cost((8.0 * n, *grams.passes), grams.products)
@@ -270,8 +270,7 @@ def _all_from_pairs(context: SurveyContext, layers: Sequence[Layer]) -> bool:
     count, asked = context.count("gradient"), context.plan.sizes["pairs"]
     if _pair_count(context) == count or asked:
         return _pair_count(context) == count
-    footprint = context.layout.footprint
-    passes = _PASSES * footprint.per_example(footprint.products)
+    passes = _PASSES * context.pass_cost
     parameters = sum(p.numel() for p in context.model.parameters())
     return context.plan.details and count * parameters <= passes
 

@@ -23,7 +23,7 @@ from theodolite.surveys.context import (
     why_undefined,
 )
 from theodolite.surveys.layers import Layer
-from theodolite.surveys.progress import Cost, WorkCounts
+from theodolite.surveys.progress import Cost
 from theodolite.surveys.record import RecordBuilder, chance
 
 __all__ = ["kernel_cost", "measure_kernel"]
@@ -72,10 +72,10 @@ def _warn_of_long_ones(
             record.warn(layer, "kernel", "features", text)
 
 
-def kernel_cost(work: WorkCounts, n: int) -> Cost:
+def kernel_cost(context: SurveyContext, n: int) -> Cost:
     """Cost of a spectrum of every layer, and of products with permuted labels."""
-    shuffled = work.options.permutations * work.columns * n**2
-    return Cost((), work.decomposed(n) + len(work.layout.with_features()) * shuffled)
+    shuffled = context.options.permutations * context.target_count * n**2
+    return Cost((), context.decomposed_cost(n) + len(context.layout.with_features()) * shuffled)
 
 
 @dataclass(frozen=True)

@@ -10,18 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property
 from time import perf_counter
 from typing import Literal, TextIO
 
 import torch
 from torch import nn
 
-from theodolite.engine import Batch, ContractionSizes, contraction_costs, model_device
-from theodolite.surveys.layers import Layer, Layout
-from theodolite.surveys.options import SurveyOptions
-from theodolite.surveys.plan import SurveyPlan
-from theodolite.surveys.probe import Probe
+from theodolite.engine import Batch, model_device
 
 __all__ = [
     "EIGEN",
@@ -30,7 +25,6 @@ __all__ = [
     "ProgressBar",
     "Speed",
     "TimeBudget",
-    "WorkCounts",
     "shown_progress",
     "time_left",
 ]
@@ -39,7 +33,6 @@ Watch = Callable[[float, str], None]
 ProgressBar = bool | Watch | Literal["auto"]
 
 EIGEN = 20.0  # cost of a decomposition over the cube of its size: 15 for eigh, 30 for svd, measured
-_TINY = 2e7  # cost of a step of tiny matrices
 _TELLING = 0.01
 _MINUTE = 60.0
 _HOUR = 3600.0
@@ -232,64 +225,6 @@ class Progress:
     def result(self, text: str) -> None:
         """Report a result of a stage."""
         self._show(-1.0, text)
-
-
-@dataclass(frozen=True)
-class WorkCounts:
-    """Counts for the costs of stages; each family computes its own cost.
-
-    Args:
-        model: any module.
-        layout: its layers.
-        probe: the probe set.
-        options: the user's options.
-        plan: sizes and memory.
-    """
-
-    model: nn.Module
-    layout: Layout
-    probe: Probe
-    options: SurveyOptions
-    plan: SurveyPlan
-
-    def count(self, family: str) -> int:
-        """Number of examples that a family uses."""
-        return self.plan.size(family, len(self.probe))
-
-    @property
-    def columns(self) -> int:
-        """Number of target columns."""
-        columns = self.probe.rows.columns
-        return 1 if columns is None else columns.shape[1]
-
-    @cached_property
-    def single(self) -> float:
-        """Multiply-adds of the forward pass of one example."""
-        return float(self.layout.footprint.per_example(self.layout.footprint.products))
-
-    @cached_property
-    def matrices(self) -> list[tuple[int, int, int]]:
-        """Positions, rows and columns of the layers' matrices."""
-        found = (_matrix(self.model, layer) for layer in self.layout.layers)
-        return [sizes for sizes in found if sizes is not None]
-
-    def kernels(self, count: int, outputs: int) -> float:
-        """Multiply-adds of the tangent kernels of ``count`` examples."""
-        sizes = (ContractionSizes(count, count, outputs, c, d, t) for t, c, d in self.matrices)
-        return sum(min(contraction_costs(size).values()) for size in sizes)
-
-    def decomposed(self, count: int) -> float:
-        """Multiply-adds of decompositions of the features of all layers."""
-        widths = (layer.features for layer in self.layout.with_features())
-        return sum(_TINY + EIGEN * count * min(count, width) ** 2 for width in widths)
-
-
-def _matrix(model: nn.Module, layer: Layer) -> tuple[int, int, int] | None:
-    """Positions, rows and columns of a layer's matrix; None if it has no matrix."""
-    weight = getattr(model.get_submodule(layer.name), "weight", None)
-    if not isinstance(weight, torch.Tensor) or weight.ndim < 2 or not layer.width:
-        return None
-    return max(1, layer.width // len(weight)), len(weight), weight[0].numel()
 
 
 def time_left(done: float, elapsed: float) -> str:

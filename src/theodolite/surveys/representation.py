@@ -17,7 +17,7 @@ from theodolite.measures import representation
 from theodolite.records import Estimate, Note
 from theodolite.surveys.context import LayerFeatures, SurveyContext
 from theodolite.surveys.layers import Layer
-from theodolite.surveys.progress import Cost, WorkCounts
+from theodolite.surveys.progress import Cost
 from theodolite.surveys.record import RecordBuilder, chance
 from theodolite.theory.convergence import gradient_descent_loss, steps_to_reduce
 
@@ -48,12 +48,13 @@ def measure_representation(context: SurveyContext, record: RecordBuilder) -> Non
     }
 
 
-def representation_cost(work: WorkCounts, n: int) -> Cost:
+def representation_cost(context: SurveyContext, n: int) -> Cost:
     """Cost of decompositions for all examples and for halves, and of projections of all labels."""
-    options, layers = work.options, work.layout.with_features()
-    columns = (1 + options.permutations) * work.columns
+    options, layers = context.options, context.layout.with_features()
+    columns = (1 + options.permutations) * context.target_count
     projected = sum(n * min(n, layer.features) * columns for layer in layers)
-    return Cost((), work.decomposed(n) + options.half_samples * work.decomposed(n // 2) + projected)
+    halves = options.half_samples * context.decomposed_cost(n // 2)
+    return Cost((), context.decomposed_cost(n) + halves + projected)
 
 
 def _layer_rows(

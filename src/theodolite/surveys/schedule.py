@@ -13,7 +13,7 @@ from theodolite.records import Note
 from theodolite.surveys.context import SurveyContext
 from theodolite.surveys.families import PARTS, Part
 from theodolite.surveys.options import FEATURE_READERS
-from theodolite.surveys.progress import Cost, Progress, Speed, TimeBudget, WorkCounts
+from theodolite.surveys.progress import Cost, Progress, Speed, TimeBudget
 
 __all__ = ["Schedule"]
 
@@ -48,12 +48,12 @@ class Schedule:
             return cls(context)
         try:
             with context.record.timed("trial"):
-                speed = Speed.measured(context.model, context.probe.batch, context.work.single)
+                speed = Speed.measured(context.model, context.probe.batch, context.pass_cost)
         except Exception:  # an example that the model refuses; the families give the reason
             return cls(context)
         if show is not None:
             costs: dict[str, tuple[tuple[float, ...], float]] = {}
-            for stage, cost in _stage_costs(context.work).items():
+            for stage, cost in _stage_costs(context).items():
                 costs[stage] = (
                     tuple(speed.example * count for count in cost.passes),
                     speed.product * cost.products,
@@ -81,12 +81,12 @@ class Schedule:
         least: float = 0.0,
     ) -> None:
         """Limit the rows of families to what these parts have time for."""
-        context, work, budget = self._context, self._context.work, self._reading
+        context, budget = self._context, self._reading
         assert budget is not None
         most = max(context.row_count(part.family) for part in parts)
 
         def cost(n: int) -> Cost:
-            costs = [part.cost(work, n) for part in parts if part.cost is not None]
+            costs = [part.cost(context, n) for part in parts if part.cost is not None]
             return Cost((passes(n),), sum(cost.products for cost in costs))
 
         share = max((budget.left - self._reserved) / max(budget.left, 1e-9), least)
@@ -120,13 +120,13 @@ class Schedule:
             return None
         if family in context.options.named_sizes:
             return None
-        work, cost = context.work, part.cost
+        cost = part.cost
         most = context.count(family)
         if family == "covariance":
             most = self._covariance_examples()
-        found = budget.examples(lambda n: cost(work, n), most, part.fewest, part.share)
+        found = budget.examples(lambda n: cost(context, n), most, part.fewest, part.share)
         if found is None:
-            expected = budget.expected(cost(work, min(part.fewest, most)))
+            expected = budget.expected(cost(context, min(part.fewest, most)))
             total = budget.seconds - budget.left + 2 * expected
             return reason(
                 Note.NO_TIME,
@@ -144,7 +144,7 @@ class Schedule:
         if budget is None or part.cost is None or part.reads_features or not part.tried:
             return False
         named = part.family in self._context.options.named_sizes
-        long = budget.expected(part.cost(self._context.work, count)) > _LONG * budget.seconds
+        long = budget.expected(part.cost(self._context, count)) > _LONG * budget.seconds
         return long and not named and count > _WORTH * part.fewest
 
     def keeps_trial(self, part: Part) -> bool:
@@ -168,7 +168,7 @@ class Schedule:
             count = context.row_count(part.family) if reads else context.count(part.family)
             budget = self._reading if reads else self._budget
             assert budget is not None
-            budget.learn(part.cost(context.work, count), seconds)
+            budget.learn(part.cost(context, count), seconds)
 
     def limit(self, family: str, count: int) -> None:
         """Limit the examples of a family."""
@@ -200,12 +200,12 @@ def _round_up(seconds: float) -> int:
     return int(-(-seconds // step) * step)
 
 
-def _stage_costs(work: WorkCounts) -> dict[str, Cost]:
+def _stage_costs(context: SurveyContext) -> dict[str, Cost]:
     """Costs of the pass over the features and of all stages, in order."""
-    families = work.options.families
-    read = max((work.count(f) for f in FEATURE_READERS if f in families), default=0)
+    families = context.options.families
+    read = max((context.count(f) for f in FEATURE_READERS if f in families), default=0)
     costs = {"features": Cost((float(read),))} if read else {}
     for part in PARTS:
         if part.cost is not None and part.family in families:
-            costs[part.stage] = part.cost(work, work.count(part.family))
+            costs[part.stage] = part.cost(context, context.count(part.family))
     return costs

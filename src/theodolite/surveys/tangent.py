@@ -22,7 +22,7 @@ from theodolite.records import Estimate, Note
 from theodolite.surveys.context import SurveyContext
 from theodolite.surveys.layers import Layer
 from theodolite.surveys.options import SIZES
-from theodolite.surveys.progress import EIGEN, Cost, WorkCounts
+from theodolite.surveys.progress import EIGEN, Cost
 from theodolite.surveys.record import RecordBuilder, chance
 from theodolite.theory.infinite_width import equilibrium_layer
 
@@ -67,28 +67,28 @@ def too_long(context: SurveyContext) -> Reason | None:
     on_cpu = next(context.model.parameters()).device.type == "cpu"
     if context.task is None or context.layout.outputs is None or asked or not on_cpu:
         return None
-    count, passing = context.count("tangent"), context.layout.footprint
-    products = 2 * count * context.layout.outputs * passing.per_example(passing.products)
+    count = context.count("tangent")
+    products = 2 * count * context.layout.outputs * context.pass_cost
     if products <= _LONG:
         return None
     return reason(Note.LONG_SEQUENCES, count=count)
 
 
-def tangent_cost(work: WorkCounts, n: int) -> Cost:
+def tangent_cost(context: SurveyContext, n: int) -> Cost:
     """Cost of a forward pass, a backward pass for each output or vector, and kernel products."""
-    outputs = work.layout.outputs or 1
-    if work.options.sketches(outputs):
-        return Cost((_sketch_passes(work, n),), 0.0)
-    halves = 1 + (work.options.permutations + work.options.half_samples / 4) / 4
-    layers = len(work.layout.with_parameters())
-    products = work.kernels(n, outputs) + layers * halves * (n * outputs) ** 2
+    outputs = context.layout.outputs or 1
+    if context.options.sketches(outputs):
+        return Cost((_sketch_passes(context, n),), 0.0)
+    halves = 1 + (context.options.permutations + context.options.half_samples / 4) / 4
+    layers = len(context.layout.with_parameters())
+    products = context.kernels_cost(n, outputs) + layers * halves * (n * outputs) ** 2
     products += layers * EIGEN * min(n * outputs, _DECOMPOSED) ** 3
     return Cost((n * (2.0 + 2 * outputs),), products)
 
 
-def _sketch_passes(work: WorkCounts, n: int) -> float:
-    numbers = sum(p.numel() for p in work.model.parameters())
-    plan = sketch_plan(work.options.sketch_vectors, n, numbers, int(work.single))
+def _sketch_passes(context: SurveyContext, n: int) -> float:
+    numbers = sum(p.numel() for p in context.model.parameters())
+    plan = sketch_plan(context.options.sketch_vectors, n, numbers, int(context.pass_cost))
     return 2.0 * n * (1 + plan.passes)
 
 
@@ -109,10 +109,9 @@ def _why_sketched(context: SurveyContext) -> Reason | None:
     task, outputs = context.task, context.layout.outputs or 1
     if context.options.tangent != "auto" or task is None or task.unit == "sequence":
         return None
-    work = context.work
-    n = work.count("tangent")
-    exact = n * work.single * (2 + outputs) + work.kernels(n, outputs)
-    sketched = _sketch_passes(work, n) * work.single / 2
+    n = context.count("tangent")
+    exact = n * context.pass_cost * (2 + outputs) + context.kernels_cost(n, outputs)
+    sketched = _sketch_passes(context, n) * context.pass_cost / 2
     place = next(context.model.parameters()).device.type
     most = _MOST_WORK.get(place, _MOST_WORK["cpu"])
     if exact <= most or 2 * sketched > exact:
