@@ -23,14 +23,18 @@ from theodolite.errors import CaptureError
 class CannotSplitError(CaptureError):
     """The gradients of a batch cannot be divided among its examples; take one at a time.
 
-    Attributes:
+    Args:
+        text: The message.
         cause: A ``check.Cause``; None if a use of a parameter was not recorded.
         seen: Batches with their outputs, if two passes differed. The same batches run again: if
             outputs have changed, the model changes from pass to pass.
     """
 
-    cause: Any = None
-    seen: Sequence[tuple[Any, Tensor]] = ()
+    def __init__(
+        self, text: str, cause: Any = None, seen: Sequence[tuple[Any, Tensor]] = ()
+    ) -> None:
+        super().__init__(text)
+        self.cause, self.seen = cause, seen
 
 
 class WrongGradientError(CannotSplitError):

@@ -408,11 +408,11 @@ def compare_rows(
         compared.add_rows(name, again, rows, weights=weights.examples)
     found = compared.first_above(BACKWARD * recorder.tolerance, recorder.unit)
     if found is not None:
-        raise cannot_split(
-            Cause.ROWS,
+        raise CannotSplitError(
             f"{found[0]} has other gradients in its rows than those of the examples: the model "
             "sorts, packs, routes or mixes examples, or a hook or an autograd.Function changes "
             "gradients",
+            Cause.ROWS,
         )
 
 
@@ -432,7 +432,7 @@ def run_again(recorder: "ModelRecorder", rerun: Rerun) -> Iterator[Tensor]:
         if compared.first_above(recorder.tolerance) is not None:
             text = "examples have other outputs in another batch"
             seen = [(rerun.batch, rerun.outputs), (batch, outputs.detach())]
-            raise cannot_split(Cause.OTHER_BATCH, text, seen)
+            raise CannotSplitError(text, Cause.OTHER_BATCH, seen)
         yield outputs
 
 
@@ -457,15 +457,6 @@ def check_loss(
     compared.add_rows("loss", again[:, None], losses[rows, None], whole=losses[:, None])
     compared.add_rows("gradient of the loss", torch.cat(gradients), seed[rows], whole=seed)
     if compared.first_above(recorder.tolerance) is not None:
-        raise cannot_split(
-            Cause.OTHER_BATCH, "the loss of an example changes with the other examples of its batch"
+        raise CannotSplitError(
+            "the loss of an example changes with the other examples of its batch", Cause.OTHER_BATCH
         )
-
-
-def cannot_split(
-    cause: Cause, text: str, seen: Sequence[tuple[Batch, Tensor]] = ()
-) -> CannotSplitError:
-    """The error that makes the engine measure one example at a time."""
-    error = CannotSplitError(text)
-    error.cause, error.seen = cause, seen
-    return error

@@ -70,10 +70,10 @@ class KernelBlock:
         return [matrix[:, None, :, None] for matrix in self.matrices()]
 
     def by_matrix(self, rows: Tensor) -> list[Tensor]:
-        """Gradients or output gradients (n, c, C, ...) for each matrix, with r rows per example.
+        """Gradients or output gradients (n, c, C, ...), one tensor for each of :meth:`matrices`.
 
-        They are unchanged for ``"full"``, (n, 1, c C, ...) for ``"trace"``, and one (n, 1, C, ...)
-        per output for ``"diagonal"``.
+        Each example has r rows in a matrix. They are unchanged for ``"full"``, where r is c. They
+        are (n, 1, c C, ...) for ``"trace"``, and (n, 1, C, ...) of each output for ``"diagonal"``.
         """
         if self.mode == "full":
             return [rows]

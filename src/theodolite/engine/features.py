@@ -27,7 +27,6 @@ from theodolite.engine.check import (
     Checker,
     Measured,
     SuspectCalls,
-    cannot_split,
     require_check,
 )
 from theodolite.engine.compare import require_finite
@@ -222,15 +221,17 @@ class FeatureReader:
         """Check that rows are the same for single examples and in other batches."""
         watch.rounding.add(list(found.rows.values()))
         checker, tolerance = self._checker, watch.rounding.tolerance()
-        singles = checker.draw_single_rows(len(batch))
+        drawn = checker.draw_single_rows(len(batch))
         is_due = checker.draw_whether_due(watch.names)
-        singles = singles if watch.names else singles[:1]
+        singles = drawn if watch.names else drawn[:1]
         if checker.every or len(batch) == 1:
             singles = []  # they are among the parts that run again
         checker.single_examples += len(singles)
-        parts = checker.draw_parts(len(batch), singles[0] if singles else None) if is_due else []
-        singles = singles[1:] if is_due else singles
-        for part in [*([row] for row in singles), *reversed(parts)]:
+        parts = [[row] for row in singles]
+        if is_due:  # the first single example is the last part of a rerun
+            rerun = checker.draw_parts(len(batch), singles[0] if singles else None)
+            parts = parts[1:] + rerun[::-1]
+        for part in parts:
             cause = Cause.SINGLE_EXAMPLE if len(part) == 1 else Cause.OTHER_BATCH
             again = self._pass(batch.take(part))
             compared = Comparison()
@@ -241,10 +242,10 @@ class FeatureReader:
                 compared.add_rows(name, other, rows[part], whole=rows)
             wrong = compared.first_above(tolerance)
             if wrong is not None:
-                raise cannot_split(
-                    cause,
+                raise CannotSplitError(
                     f"layer {wrong[0]!r} gives an example other features if the other examples of "
                     "its batch change",
+                    cause,
                 )
 
     def _without_gradients(self, run: Callable[[], _T]) -> _T:

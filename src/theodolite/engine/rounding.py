@@ -131,12 +131,13 @@ class Comparison:
                     return pair.name, gap
         return None
 
-    def _vanishes(self, pair: "_Pair", share: float) -> bool:
-        if share == 0 or pair.found.shape != pair.wanted.shape:
+    def _vanishes(self, pair: "_Pair", unit: float) -> bool:
+        """Whether all differences of a pair are at most a unit of rounding of the largest pair."""
+        if unit == 0 or pair.found.shape != pair.wanted.shape:
             return False
         found, wanted = pair.rows()
         largest = max(float(norm_of(other.rows()[1])) for other in self._pairs)
-        return float(norm_of(found - wanted)) <= share * largest
+        return float(norm_of(found - wanted)) <= unit * largest
 
 
 @dataclass(slots=True)

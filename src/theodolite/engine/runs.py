@@ -12,7 +12,7 @@ from torch.autograd.graph import GradientEdge
 
 from theodolite.engine.batches import Batch
 from theodolite.engine.calls import CannotSplitError, ResultGrads, split_examples, tensors_in
-from theodolite.engine.check import Cause, Checker, SingleRun, cannot_split
+from theodolite.engine.check import Cause, Checker, SingleRun
 from theodolite.engine.compare import require_finite
 from theodolite.engine.layers import Ownership
 from theodolite.engine.readouts import OutputChoice, Readout, read_outputs
@@ -262,7 +262,7 @@ class ModelRecorder:
         assert self.batch is not None
         one = self.batch.take([row])
         seen = [(self.batch, run.outputs.detach()), (one, single.outputs.detach())]
-        return cannot_split(Cause.SINGLE_EXAMPLE, text, seen)
+        return CannotSplitError(text, Cause.SINGLE_EXAMPLE, seen)
 
     def run_single(self, batch: Batch, example: int | None = None) -> ForwardRun:
         """One example by itself.
