@@ -168,7 +168,7 @@ FAILURES = {
     "at once": "the last device ran out of luck",
     "labels": "expected class labels of at least 0",
     "nan": "NaN",
-    "weights": "expected the same weights in every process, '0.bias' differs",
+    "weights": "expected the same weights in every process, but here '0.bias' differs",
     "seed": "seed: expected the same in every process, got 1 here and 0 in process 0",
     "option": "permutations",
 }

@@ -409,13 +409,13 @@ def test_kernels_that_take_too_long_are_sketched_and_the_record_says_why(monkeyp
     assert "reason" not in exact
     monkeypatch.setattr("theodolite.surveys.tangent._MOST_WORK", {"cpu": 0.0})
     monkeypatch.setattr(
-        "theodolite.surveys.tangent._sketch_passes", lambda work, n: 2 / work.single
+        "theodolite.surveys.tangent._sketch_passes", lambda context, n: 2 / context.pass_cost
     )
     sketched = th.survey(model, batch, **given).record.contents["routes"]["tangent"]
     assert sketched["method"] == "sketch"
     assert "multiply-adds, more than 0e+00; a sketch takes 1.0e+00" in sketched["reason"]
     forced = th.survey(model, batch, **given, options={"tangent": "exact"})
     assert forced.record.contents["routes"]["tangent"]["method"] == "exact"
-    monkeypatch.setattr("theodolite.surveys.tangent._sketch_passes", lambda work, n: 1e30)
+    monkeypatch.setattr("theodolite.surveys.tangent._sketch_passes", lambda context, n: 1e30)
     same = th.survey(model, batch, **given).record.contents["routes"]["tangent"]
     assert same["method"] == "exact"  # a sketch would take as long
