@@ -106,8 +106,10 @@ class UnknownNameError(TheodoliteError, LookupError):
         if near:
             *others, last = listed
             advice = f"did you mean {', '.join(others)}{' or ' * bool(others)}{last}?"
+        elif not names:
+            advice = f"there is none to choose from{'.' * bool(hint)}"
         else:
             more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-            advice = f"expected one of {', '.join(listed) or 'none'}{more}{'.' * bool(hint)}"
+            advice = f"expected one of {', '.join(listed)}{more}{'.' * bool(hint)}"
         super().__init__(f"unknown {kind} {name!r}; {advice}{hint}")
         self.name = name

@@ -575,3 +575,5 @@ def test_only_close_names_are_suggested():
         raise UnknownNameError("option", "sed", ["seconds", "read", "seed"])
     with pytest.raises(UnknownNameError, match=r"did you mean 'cka_input' or 'cka_target'\?$"):
         raise UnknownNameError("measure", "cka", ["cka_input", "omega", "cka_target"])
+    with pytest.raises(UnknownNameError, match=r"'a'; there is none to choose from$"):
+        raise UnknownNameError("curve", "a", [])

@@ -158,6 +158,7 @@ def _carried(finding: CarryOver) -> str:
 
 
 def _carry_over(finding: CarryOver) -> Answer:
+    """For example "Learned: 97 % of its fit carries over to held-out examples (...)."."""
     verdict = finding.verdict
     evidence = _both(finding)
     if not isfinite(finding.share):
@@ -248,6 +249,7 @@ def _chance(measured: Measured) -> str:
 
 
 def _fit_on_training(finding: FitOnTraining) -> Answer:
+    """For example "Learning: 98 % of this fit is predictable from other examples' inputs. ..."."""
     train, seen = finding.train, finding.evidence
     fits = f"{_value(train)} on the {train.n:,} examples given{_chance(train)}"
     undecided: Certainty = "undecided"
@@ -329,6 +331,7 @@ def _why_undecided(finding: FitOnTraining) -> str:
 
 
 def _held_out_fit(finding: HeldOutFit) -> Answer:
+    """For example "Accuracy on examples that it was not trained on: 97 % (...)."."""
     measured = finding.measured
     low, high = measured.interval
     what = {
@@ -359,6 +362,7 @@ def _held_out_fit(finding: HeldOutFit) -> Answer:
 
 
 def _last_layer(finding: LastLayer) -> Answer:
+    """For example "The network represents the labels: CKA to labels of the last layer ..."."""
     family = FAMILIES[finding.family]
     level = ""
     if finding.chance is not None:
@@ -395,6 +399,7 @@ def _last_layer(finding: LastLayer) -> Answer:
 
 
 def _layers(finding: LayerProbes) -> Answer:
+    """For example "Linear probes reach 99 % from fc2 on (chance 10 %). ..."."""
     shares = finding.measure == "probe_accuracy"
     kind, names = finding.finding, list(finding.values)
     first, best = finding.first, finding.best
@@ -493,6 +498,7 @@ def _layer_ground(finding: LayerProbes) -> tuple[Certainty, str, str]:
 
 
 def _groups(finding: GroupContrast) -> Answer:
+    """For example "The groups (a and b) disagree most in fc1: the contrast of gradients is ..."."""
     names, layer = listed(map(str, finding.groups), most=5), layer_name(finding.layer)
     figures = ("gradient-omega-contrast", "gradient-in-class-omega")
     evidence = (
