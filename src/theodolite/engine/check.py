@@ -43,7 +43,7 @@ from torch.overrides import TorchFunctionMode
 
 from theodolite.engine.batches import Batch
 from theodolite.engine.calls import CannotSplitError, function_name, split_examples, tensors_in
-from theodolite.engine.rounding import BACKWARD, Comparison, Rounding
+from theodolite.engine.rounding import BACKWARD_FACTOR, Comparison, Rounding
 from theodolite.errors import DomainError, TheodoliteError
 
 if TYPE_CHECKING:
@@ -406,7 +406,7 @@ def compare_rows(
             continue
         rows, again = (split_examples(part, n, axis) for part in (before, after))
         compared.add_rows(name, again, rows, weights=weights.examples)
-    found = compared.first_above(BACKWARD * recorder.tolerance, recorder.unit)
+    found = compared.first_above(BACKWARD_FACTOR * recorder.tolerance, recorder.unit)
     if found is not None:
         raise CannotSplitError(
             f"{found[0]} has other gradients in its rows than those of the examples: the model "

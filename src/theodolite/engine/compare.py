@@ -20,7 +20,14 @@ from theodolite.checks import dtype_text
 from theodolite.engine.batches import Batch
 from theodolite.engine.calls import CannotSplitError, WrongGradientError, tensors_in
 from theodolite.engine.check import Rerun, run_again
-from theodolite.engine.rounding import BACKWARD, VANISHING, inner_product, norm_of, norms_of, wide
+from theodolite.engine.rounding import (
+    BACKWARD_FACTOR,
+    VANISHING_SHARE,
+    inner_product,
+    norm_of,
+    norms_of,
+    wide,
+)
 from theodolite.errors import CaptureError, NotFiniteError, RangeError
 
 if TYPE_CHECKING:
@@ -28,7 +35,8 @@ if TYPE_CHECKING:
     from theodolite.engine.inputs import BatchList
     from theodolite.engine.runs import ModelRecorder
 
-_FAR = 1e6  # kernels above this multiple of the smallest number of a dtype have all digits
+# Kernels above this multiple of the smallest number of their dtype have all digits.
+_SAFE_MULTIPLE = 1e6
 
 
 def rerun_gradients(
@@ -73,7 +81,7 @@ def compare_gradients(
         norms = [torch.linalg.vector_norm(wide(difference(name))) for name in names]
         gaps = torch.stack(norms).tolist() if norms else []
     terms = [sizes.get(name, 0.0) for name in names]
-    limit = BACKWARD * recorder.tolerance
+    limit = BACKWARD_FACTOR * recorder.tolerance
     if all(gap <= limit * size < math.inf for gap, size in zip(gaps, terms, strict=True)):
         return  # nothing else needs to be known
     for index, (name, gap, size) in enumerate(zip(names, gaps, terms, strict=True)):
@@ -100,14 +108,14 @@ def require_rounding(
     recorder: "ModelRecorder", names: Sequence[str], gaps: Sequence[float], scales: Sequence[float]
 ) -> None:
     """Check that gaps, the norms of differences from plain autograd, are rounding."""
-    limit, whole = BACKWARD * recorder.tolerance, math.hypot(*scales)
-    unit = min(recorder.unit, limit * VANISHING)
+    limit, whole = BACKWARD_FACTOR * recorder.tolerance, math.hypot(*scales)
+    unit = min(recorder.unit, limit * VANISHING_SHARE)
     for name, gap, scale in zip(names, gaps, scales, strict=True):
         if not gap <= limit * scale + unit * whole:
             raise _disagrees(
                 f"gradients with respect to {name!r}: expected weighted sums that agree with "
                 f"autograd, got a relative difference of {_ratio(gap, scale):.2g}",
-                vanishing=gap <= limit * (scale + VANISHING * whole),
+                vanishing=gap <= limit * (scale + VANISHING_SHARE * whole),
             )
 
 
@@ -186,21 +194,21 @@ def compare_forms(
     ``scales`` are the norms of the terms of each form.
     """
     bases = {layer: max(scales[layer], abs(wanted[layer])) for layer in forms}
-    limit, whole = BACKWARD * recorder.tolerance, math.hypot(*bases.values()) ** 0.5
+    limit, whole = BACKWARD_FACTOR * recorder.tolerance, math.hypot(*bases.values()) ** 0.5
 
     def explained(gap: float, base: float, rounding: float) -> bool:
         """A form is a product of two gradients, each of which contains rounding."""
         left = rounding * whole
         return gap <= limit * base + left * (2 * base**0.5 + left)
 
-    unit = min(recorder.unit, limit * VANISHING)
+    unit = min(recorder.unit, limit * VANISHING_SHARE)
     for layer, base in bases.items():
         gap = abs(forms[layer] - wanted[layer])
         if not explained(gap, base, unit):
             raise _disagrees(
                 f"layer {layer!r}: expected its kernel to agree with autograd, got a relative "
                 f"difference of {_ratio(gap, base):.2g}",
-                vanishing=explained(gap, base, limit * VANISHING),
+                vanishing=explained(gap, base, limit * VANISHING_SHARE),
             )
 
 
@@ -290,7 +298,7 @@ def require_range(
             for side, example in zip(sides, (left, right), strict=True):
                 _require_finite_gradients(recorder, side, example)
             raise _out_of_range(layer, kernel.dtype, f"above {limit.max:.1e}")
-        if size > _FAR * limit.tiny or sides[0] is not sides[1]:
+        if size > _SAFE_MULTIPLE * limit.tiny or sides[0] is not sides[1]:
             continue
         own = _squared_gradient(recorder, sides[0], 0, recorder.ownership.layers[layer])
         found = _equal_output_entries(kernel, mode)[..., 0, 0].double().sum()

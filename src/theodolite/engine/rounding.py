@@ -21,18 +21,20 @@ from theodolite.errors import DtypeError
 
 _WIDE = (torch.float64, torch.complex128, torch.float32, torch.complex64)
 _KNOWN = (*_WIDE, *HALF)
-_COUNTS = frozenset({
+_INTEGERS = frozenset({
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
 })  # fmt: skip
-_TERMS = 4e4  # assumed terms of a sum in float32 or float64; half precision rounds once per sum
-_LEAST = 8  # assumed number of calls at least: scripted code and custom functions hide some
+# Assumed terms of a sum in float32 or float64; half precision rounds once per sum.
+_WIDE_TERMS = 4e4
+_LEAST_CALLS = 8  # assumed number of calls at least: scripted code and custom functions hide some
 _MARGIN = 4.0  # no ordinary network of tests/engine/networks exceeds it; it was not fitted to one
+_CHUNK = 2**18  # numbers that are converted or subtracted at a time
 
-BACKWARD = 3.0  # one forward and two backward passes: three times the tolerance
+BACKWARD_FACTOR = 3.0  # one forward and two backward passes: three times the tolerance
 # A vanishing gradient (of a shift before a normalisation) consists of rounding of the others: about
 # one unit of rounding of all gradients, rarely more than this share of their tolerance. Between the
 # two, rounding and an error look alike.
-VANISHING = 0.05
+VANISHING_SHARE = 0.05
 
 
 class Rounding:
@@ -49,7 +51,7 @@ class Rounding:
     def add(self, result: Any) -> None:
         """Record the result of a call."""
         for tensor in (result,) if isinstance(result, Tensor) else tensors_in(result):
-            if tensor.dtype not in _COUNTS:
+            if tensor.dtype not in _INTEGERS:
                 self.counts[tensor.dtype] += 1
 
     def tolerance(self) -> float:
@@ -66,8 +68,8 @@ class Rounding:
             )
         variance = 0.0
         for dtype, count in self.counts.items():
-            terms = 1.0 if dtype in HALF else _TERMS
-            variance += torch.finfo(dtype).eps ** 2 / 12 * max(count, _LEAST) * terms
+            terms = 1.0 if dtype in HALF else _WIDE_TERMS
+            variance += torch.finfo(dtype).eps ** 2 / 12 * max(count, _LEAST_CALLS) * terms
         return float(_MARGIN * variance**0.5)
 
     def unit(self) -> float:
@@ -198,9 +200,6 @@ class _Pair:
             every = _norms(_without_infinities(whole.reshape(len(whole), -1)))
         scale = torch.maximum(norms, every.square().mean().sqrt())
         return relative(_norms(found - wanted), scale).amax()
-
-
-_CHUNK = 2**18  # differences that are formed at a time
 
 
 def wide(tensor: Tensor) -> Tensor:

@@ -122,7 +122,7 @@ class TangentAlignments(LayerMapping[TangentAlignment], Measured):
 
 
 _BLOCK_ROWS = 8192  # rows (example, output) of a block: large products, small blocks
-_FIRST = 64  # examples of a sketch that the check looks at
+_CHECKED_EXAMPLES = 64  # examples of a sketch that the check looks at
 _ZERO = 1e-12  # share of the norm before centring: below it a kernel is constant up to rounding
 
 
@@ -323,7 +323,7 @@ class KernelMoments:
 def _exact(engine: KernelEngine, data: BatchList, labels: Tensor) -> TangentAlignments:
     plan, flat = _block_plan(engine, len(data)), labels.flatten()
     moments = {layer: KernelMoments(len(flat), engine.device, flat) for layer in engine.layers}
-    gradients, reruns = _stream(engine, data, plan, labels, moments)
+    gradients, reruns = _process_blocks(engine, data, plan, labels, moments)
     for rerun in reruns:
         compare_in_batch(engine.recorder, rerun)
     zero = torch.zeros((), dtype=torch.float64, device=engine.device)
@@ -363,7 +363,7 @@ def _block_plan(engine: KernelEngine, examples: int) -> Plan:
             block = -(-block // 2)
 
 
-def _stream(
+def _process_blocks(
     engine: KernelEngine,
     data: BatchList,
     plan: Plan,
@@ -404,12 +404,12 @@ def _add_blocks(
 
 
 MOST_GROUPS = 16
-_TOGETHER = 12  # smallest number of examples of a group: a pass of fewer is not faster
-_FEWEST = 3  # smallest number of vectors of a group, so that the jackknife leaves a pair
-_DOUBLE = 2.0  # float32 products that take the time of one float64 product
+_LEAST_EXAMPLES = 12  # smallest number of examples of a group: a pass of fewer is not faster
+_LEAST_VECTORS = 3  # smallest number of vectors of a group, so that the jackknife leaves a pair
+_DOUBLE_COST = 2.0  # float32 products that take the time of one float64 product
 _COLUMNS = 2**14  # entries of the gradients in one of several products made side by side
 _COPIED = {"cpu": 2**19, "cuda": 2**27}  # float64 numbers that are copied at a time
-_DRAWN = 20  # bytes of a random sign, with those of its conversions
+_SIGN_BYTES = 20  # bytes of a random sign, with those of its conversions
 
 
 @dataclass(frozen=True)
@@ -455,10 +455,10 @@ def sketch_plan(
     Raises:
         MemoryLimitError: If the gradients of a single group do not fit.
     """
-    most = max(1, min(MOST_GROUPS if groups is None else groups, examples // _TOGETHER))
+    most = max(1, min(MOST_GROUPS if groups is None else groups, examples // _LEAST_EXAMPLES))
     plans = []
     for count in range(1, most + 1):
-        vectors = max(_FEWEST, math.ceil(wanted / math.sqrt(count)))
+        vectors = max(_LEAST_VECTORS, math.ceil(wanted / math.sqrt(count)))
         plan = SketchPlan(tuple(even_spans(examples, -(-examples // count))), vectors)
         size = plan.gradients * parameters * item
         if limit is None or size <= (limit if count == 1 else limit // 2):
@@ -472,7 +472,7 @@ def sketch_plan(
 
     def cost(plan: SketchPlan) -> float:
         backwards = 2.0 * plan.passes * examples * products
-        return backwards + _DOUBLE * plan.gradients**2 * parameters
+        return backwards + _DOUBLE_COST * plan.gradients**2 * parameters
 
     return min(plans, key=cost)
 
@@ -640,7 +640,8 @@ def _sketched(
     with processes.together():
         limit = engine.options.memory_limit or available_bytes(engine.device)
         # Signs, gradients of one pass and of the check, and the graphs of at least one example.
-        limit -= limit // 10 + _DRAWN * wanted * labels.numel() + 3 * numbers * item + 2 * graph
+        signs = _SIGN_BYTES * wanted * labels.numel()
+        limit -= limit // 10 + signs + 3 * numbers * item + 2 * graph
         plan = sketch_plan(
             wanted,
             len(data),
@@ -653,7 +654,7 @@ def _sketched(
         free = limit + 2 * graph - plan.gradients * numbers * item
         batch_size = pass_size(engine.options, len(data), engine.device, graph, free)
     if engine.fallback is None:
-        first = data.batches[0].take(slice(0, min(_FIRST, batch_size)))
+        first = data.batches[0].take(slice(0, min(_CHECKED_EXAMPLES, batch_size)))
         run = engine.recorder.run(first)
         recorder, weights = engine.recorder, engine.recorder.checker.draw_row_weights(run, 0)
         if weights is not None:
