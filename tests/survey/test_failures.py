@@ -32,8 +32,9 @@ def test_a_survey_goes_on(monkeypatch, function, families):
     assert found.record.contents["skipped"] == dict.fromkeys(families, why)
     measured = set(found.to_frame().family)
     assert measured == set(th.survey(mlp(), blobs()).to_frame().family) - {*families} | {"gradient"}
-    names = " and ".join(found.record.contents["skipped"])
-    assert f"{names}: not measured, {why}" in found.summary()
+    (line,) = [line for line in found.summary().splitlines() if why in line]
+    names = line.removesuffix(f": not measured, {why}").replace(" and ", ", ").split(", ")
+    assert names[: len(families)] == list(found.record.contents["skipped"])
 
 
 @pytest.mark.parametrize(("function", "families"), FAILING.values(), ids=FAILING.keys())

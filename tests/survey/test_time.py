@@ -168,7 +168,7 @@ def test_an_interrupt_before_the_first_number_is_an_interrupt():
 def test_a_log_gets_lines_with_results_as_they_come(capfd):
     th.survey(mlp(), blobs(), families="kernel", permutations=0, progress=True)
     lines = capfd.readouterr().err.splitlines()
-    assert any("kernel: cka_target" in line and "in 3 layers" in line for line in lines)
+    assert any("kernel: CKA to labels" in line and "in 3 layers" in line for line in lines)
     assert all(line.startswith("theodolite ") for line in lines)
     th.survey(mlp(), blobs(), families="kernel", permutations=0)  # quick: nothing to say
     assert capfd.readouterr().err == ""

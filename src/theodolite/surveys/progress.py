@@ -300,7 +300,7 @@ class _Lines:
         if done < 0 and now - self._start < self._patience:
             return
         self._last = now
-        share = "" if done < 0 else f" {done:4.0%}"
+        share = "" if done < 0 else f" {100 * done:3.0f} %"
         log: TextIO | None = sys.stderr
         with suppress(OSError, ValueError):
             if log is not None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from math import isfinite
 from time import perf_counter
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch import nn
 from theodolite._distributed import Processes, alike
 from theodolite._version import __version__
 from theodolite.advice import answers_of
-from theodolite.advice.reasons import Reason, failure, not_measured, reason
+from theodolite.advice.reasons import Reason, count_of, failure, not_measured, reason
 from theodolite.checks import size_in_bytes
 from theodolite.engine import (
     Batch,
@@ -40,7 +41,7 @@ from theodolite.errors import (
     ProcessError,
     RangeError,
 )
-from theodolite.records import Note, Record
+from theodolite.records import FAMILIES, Note, Record, layers_with_few_filters
 from theodolite.surveys.context import Draws, EarlierResults, SurveyContext
 from theodolite.surveys.covariance import require_image_shape, without_matrices
 from theodolite.surveys.families import PARTS, Part
@@ -82,7 +83,7 @@ def survey(
     """Measure how a model aligns with its labels and its inputs, layer by layer.
 
     The survey measures all five families on a probe set that is balanced over classes. It has a
-    limit of 30 seconds (``seconds=``): it times one forward pass, then each family uses as many
+    limit of 30 seconds (``seconds=``): it measures its speed, then each family uses as many
     examples as the time allows. The model is measured in evaluation mode. Its training flags,
     gradients and random-number state are left unchanged. A family that does not apply to the data
     (regression, several labels, no labels) or that fails says why. Ctrl-C returns the families that
@@ -405,21 +406,23 @@ def _taken(
 def _report(
     context: SurveyContext, part: Part, rows: Sequence[Mapping[str, Any]], why: Reason | None
 ) -> None:
-    """Report the headline number of a part, from the first layer to the last."""
+    """Report the headline number of a part, from the smallest to the largest."""
     if context.progress is None:
         return
     if why is not None:
         context.progress.skip(part.stage)
         context.progress.result(f"{part.family}: not measured: {why}")
         return
-    values = [row["value"] for row in rows if row["layer"] is not None]
-    if values and part.stage and part.stage == part.family:
-        name = rows[0]["measure"]
-        shown = [r["value"] for r in rows if r["measure"] == name and r["value"] == r["value"]]
-        if shown:
-            n = rows[0]["n"]
-            span = f"{min(shown):.3g} to {max(shown):.3g} in {len(shown)} layers"
-            context.progress.result(f"{part.family}: {name} {span} (n = {n})")
+    if not part.stage or part.stage != part.family:
+        return
+    hidden, headline = {None, *layers_with_few_filters(rows)}, FAMILIES[part.family].headline
+    known = [row for row in rows if row["layer"] not in hidden and isfinite(row["value"])]
+    name = headline if any(row["measure"] == headline for row in known) else rows[0]["measure"]
+    values = [row["value"] for row in known if row["measure"] == name]
+    if values:
+        words = FAMILIES[part.family].heading if name == headline else name
+        span = f"{min(values):.3g} to {max(values):.3g} in {count_of(len(values), 'layer')}"
+        context.progress.result(f"{part.family}: {words} {span} (n = {known[0]['n']})")
 
 
 def _measure_loss(context: SurveyContext, record: RecordBuilder) -> None:
