@@ -6,6 +6,7 @@ loads it as an extension: docstrings, whose roles are those of Sphinx, become Ma
 
 import html
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,30 @@ def markdown(text: str) -> str:
     return text
 
 
+def shape(annotation: Any) -> Any:
+    """An annotation with shapes such as "n *c" as text; Griffe reads them as products."""
+    if isinstance(annotation, griffe.ExprBinOp) and annotation.operator == "*":
+        return f'"{annotation.left} *{annotation.right}"'
+    if isinstance(annotation, griffe.Expr):
+        for name in (field.name for field in fields(annotation)):
+            part = getattr(annotation, name)
+            parts = [shape(one) for one in part] if isinstance(part, list) else shape(part)
+            setattr(annotation, name, parts)
+    return annotation
+
+
 class Roles(griffe.Extension):
-    """Convert every docstring before it is parsed."""
+    """Convert every docstring before it is parsed, and the shapes in every signature."""
+
+    def on_function(self, *, func: griffe.Function, **_: Any) -> None:
+        """Convert the annotations of a function."""
+        for parameter in func.parameters:
+            parameter.annotation = shape(parameter.annotation)
+        func.returns = shape(func.returns)
+
+    def on_attribute(self, *, attr: griffe.Attribute, **_: Any) -> None:
+        """Convert the annotation of a property or field."""
+        attr.annotation = shape(attr.annotation)
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Replace the text; line numbers stay those of the source."""
