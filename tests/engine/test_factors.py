@@ -104,7 +104,7 @@ outputs_of = pytest.mark.parametrize("outputs", [1, 3])
 @pytest.fixture(params=[0, 10**9], ids=["gradients", "factors"])
 def _forced(request, monkeypatch):
     """Gradients are formed wherever there are positions, or nowhere."""
-    monkeypatch.setattr(module, "_PRODUCTS_PER_ENTRY", request.param)
+    monkeypatch.setitem(module._PRODUCTS_PER_ENTRY, "cpu", request.param)
 
 
 def flat(wanted, outputs):

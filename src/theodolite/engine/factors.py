@@ -29,8 +29,9 @@ from theodolite.engine.batches import spans
 from theodolite.engine.patches import PatchGeometry
 from theodolite.engine.state import HALF, coarse_arithmetic
 
-# Writing and reading an entry of a gradient takes as long as this many multiply-adds.
-_PRODUCTS_PER_ENTRY = 32
+# Writing and reading an entry of a gradient takes as long as this many multiply-adds. On a GPU it
+# was measured with matrices of GPT-2, Llama and ViT (benchmarks/README.md).
+_PRODUCTS_PER_ENTRY = {"cpu": 32, "cuda": 128}
 # If the largest square is in this range, float32 holds it and, to full accuracy, those of much
 # smaller entries: they neither overflow nor underflow.
 _SQUARES_FIT = (1e-24, 1e30)
@@ -277,7 +278,9 @@ class OuterFactors(PositionFactors):
     def _gradients_are_cheaper(self) -> bool:
         """Whether writing, reading and squaring them costs less than Gram matrices of positions."""
         T, C, D = self.positions, self.width, self.columns
-        return T > 1 and T * T * (C + D) >= _PRODUCTS_PER_ENTRY * C * D
+        device = self.output_grads.device.type
+        per_entry = _PRODUCTS_PER_ENTRY.get(device, _PRODUCTS_PER_ENTRY["cpu"])
+        return T > 1 and per_entry * C * D <= T * T * (C + D)
 
     @cached_property
     def a(self) -> Float[Tensor, "n T D"]:
