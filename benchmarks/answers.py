@@ -284,7 +284,7 @@ def cases(weights: Path) -> dict[str, Callable[[], Case]]:
 
 
 def scored(outputs: Tensor, y: Tensor, *, equal: bool = False) -> tuple[float, float]:
-    """Accuracy, or R², and what the commonest answer reaches; equal: as the mean over classes."""
+    """Accuracy or R², and that of the most frequent answer; equal: as the mean over classes."""
     if y.is_floating_point():
         return 1 - float((outputs - y).square().sum() / (y - y.mean(0)).square().sum()), 0.0
     if y.ndim == 2:  # several labels

@@ -41,7 +41,7 @@ BEGIN, END = "<!-- bench-gpu -->", "<!-- end of bench-gpu -->"
 
 @dataclass(frozen=True)
 class Case:
-    """What is timed in one row.
+    """The calls that are timed in one row.
 
     Args:
         ours: the call.
@@ -62,7 +62,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table: its name, the goal in seconds, and what makes its case."""
+    """A row of the table: its name, the goal in seconds, and a function that makes its case."""
 
     name: str
     goal: float

@@ -157,7 +157,7 @@ class Table:
         self.plain: tuple[float, float] | None = None
 
     def add(self, case: str, name: str, call: Callable[[], Any], repeats: int | None = None) -> Any:
-        """Time a call after a warm-up; what fails says so."""
+        """Time a call after a warm-up; the row of a call that fails has its error."""
         cuda, result = self.device.startswith("cuda"), None
         try:
             if repeats != 1:

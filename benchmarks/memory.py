@@ -146,7 +146,7 @@ class Watch(threading.Thread):
 
 
 def measured(call: str, network: str, limit: int, where: bool) -> dict[str, Any]:
-    """Peak in bytes above the memory before the call, and what the call left out or refused."""
+    """Peak in bytes above the memory before the call, and its notes or its error."""
     CALLS[call](*setting(network, tiny=True), 200 * MB)
     model, x, y = setting(network, tiny=False)
     x[0], _ = x[0].clone(), gc.collect()

@@ -60,7 +60,7 @@ def floor(width: int, device: str) -> Callable[[Tensor, Tensor], object]:
 
 
 def cases(device: str) -> dict[str, tuple[Metric, Callable]]:
-    """Each metric and what one batch calls."""
+    """Each metric, with the call for one batch."""
     levels = torch.linspace(0.01, 1, 50, device=device, dtype=torch.float64)
     fine = torch.tensor([1e-6], device=device, dtype=torch.float64)
     made = {

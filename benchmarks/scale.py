@@ -35,7 +35,7 @@ START |= {"sketch": 0.05, "gradient": 0.15}
 
 @dataclass(frozen=True)
 class Job:
-    """What a survey is asked for.
+    """The options of a survey.
 
     Args:
         examples: n.
@@ -165,7 +165,7 @@ def job_of(name: str, n: int, d: int, processes: int = 1) -> Job:
 
 
 def setting(name: str, n: int, d: int) -> tuple[nn.Module, tuple, dict]:
-    """A model of equal layers, data, and what to measure."""
+    """A model of equal layers, data, and the families to measure."""
     torch.manual_seed(0)
     layers = [m for _ in range(HIDDEN) for m in (nn.Linear(d, d), nn.ReLU())]
     model = nn.Sequential(*layers, nn.Linear(d, CLASSES)).double()
@@ -261,7 +261,7 @@ def sketch_errors() -> None:
 
 
 def answers() -> None:
-    """What the formulas say of a large model and of many examples, and of eight times more."""
+    """Predictions for a large model, for many examples, and for eight times more."""
     large = {"width": 8192, "layers": 80, "outputs": 1, "parameters": 70 * 10**9, "item": 4}
     small = {"width": 2048, "layers": 50, "outputs": 10, "parameters": 25 * 10**6, "item": 4}
     table = [

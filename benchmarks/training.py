@@ -60,7 +60,7 @@ def data(shape: tuple[int, ...], device: str, count: int = 48 * BATCH) -> tuple[
 
 
 def bare_loop(model: nn.Module, x: Tensor, y: Tensor, steps: int, batch: int = BATCH) -> None:
-    """What one writes by hand."""
+    """A training loop as users write it by hand."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     model.train()
     step = 0

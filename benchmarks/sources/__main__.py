@@ -95,7 +95,7 @@ def drawn(
 
 
 def choose(packed: Path, folder: Path, out: Path) -> None:
-    """What every rule chooses for every problem and seed, with its time."""
+    """The choice of every rule for every problem and seed, with its time."""
     with np.load(packed) as file:
         arrays = {key: file[key] for key in file}
     states = torch.load(folder / "starts.pt", weights_only=True)

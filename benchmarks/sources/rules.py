@@ -1,4 +1,4 @@
-"""Rules that choose sources without fine-tuning, and what they are compared with."""
+"""Rules that choose sources without fine-tuning, and the choices that they are compared with."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -39,7 +39,7 @@ HEAD_VARIANCES = (1 / 3, 3.0)
 
 @dataclass
 class Pair:
-    """What is known of one source on one target with so many labels.
+    """Features and labels of one source on one target with so many labels.
 
     Args:
         parameters: their number in the source, without its head.
@@ -63,7 +63,7 @@ class Pair:
 
     @property
     def last(self) -> Tensor:
-        """What the head receives."""
+        """Features that the head receives."""
         return list(self.features.values())[-1]
 
     @property
@@ -73,7 +73,7 @@ class Pair:
 
     @cached_property
     def centred(self) -> Tensor:
-        """What the head receives, less its mean."""
+        """Features that the head receives, minus their mean."""
         return self.last - self.last.mean(0)
 
     @cached_property

@@ -347,7 +347,7 @@ def peers(rows: Tensor, labels: Tensor) -> dict[str, float]:
 
 @torch.no_grad()
 def head_inputs(model: nn.Module, x: Tensor) -> Tensor:
-    """What the head receives."""
+    """Features that the head receives."""
     found: list[Tensor] = []
     handle = model.head.register_forward_pre_hook(lambda _m, given: found.append(given[0]))
     try:

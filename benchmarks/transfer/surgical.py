@@ -195,7 +195,7 @@ def set_of(name: str) -> str:
 def rules(
     images: Images, folder: Path, device: str, networks: Sequence[str] = NETWORKS
 ) -> Iterator[pandas.DataFrame]:
-    """What every rule says of every layer."""
+    """The score of every rule for every layer."""
     for architecture in networks:
         states = load_states(folder, architecture)
         layers = layers_of(architecture)

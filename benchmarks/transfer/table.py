@@ -103,10 +103,11 @@ class Results:
 
 
 def beyond_the_kernel(scores: pandas.DataFrame, forecasts: pandas.DataFrame) -> None:
-    """Add what ``th.transfer`` says: that of the kernel, and beyond its examples all blocks.
+    """Add the numbers of ``th.transfer``: from the kernel, and beyond its examples from all blocks.
 
-    With more labels than the kernel has seen, error and wrong answers are those of the features of
-    all blocks, times what the kernel gained over them on its own examples.
+    With more labels than the kernel was measured on, error and wrong answers are those of the
+    features of all blocks, multiplied by a ratio on the kernel's examples: the number of the kernel
+    over theirs.
     """
     for table, kind, gained in ((scores, "error", np.inf), (forecasts, "accuracy", 1.0)):
         kernel, blocks = (

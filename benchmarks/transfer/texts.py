@@ -246,7 +246,7 @@ def tuned(
 
 @torch.no_grad()
 def outputs_of(model: nn.Module, ids: Tensor) -> Tensor:
-    """What a head receives."""
+    """Features that a head receives."""
     batches = [masked(part) for part in ids.split(500)]
     return torch.cat([pooled(model(**batch).last_hidden_state, batch) for batch in batches])
 
@@ -286,7 +286,7 @@ def size_of(model: nn.Module, blocks: int) -> int:
 
 
 def probed(x: Tensor, y: Tensor, new: Tensor, truth: Tensor) -> dict[str, Any]:
-    """What ``th.transfer`` and others say of features, and what a linear probe of them reaches."""
+    """Scores of features by ``th.transfer`` and others, and the accuracy of a linear probe."""
     found = th.transfer(nn.Identity(), (x, y), head=None, tangent=False)
     value, low, high = found.forecast()
     row = {"error": float(found.to_frame()["error"][0]), "forecast": value, "low": low}

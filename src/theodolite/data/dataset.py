@@ -45,7 +45,7 @@ class Dataset:
 
     Raises:
         ShapeError: If splits are empty, or rows or shapes do not match.
-        DomainError: If labels are negative, absurdly large, or more than the class names.
+        DomainError: If labels are negative, 100,000 or more, or more than the class names.
 
     Examples:
         >>> x, y = torch.arange(6.0).reshape(3, 2), torch.tensor([0, 1, 1])

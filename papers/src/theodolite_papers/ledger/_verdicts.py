@@ -1,8 +1,8 @@
 """Verdicts on claims at one size.
 
-To *judge* a claim is to apply its check to every part of the results that it is about, and to put a
-95 % interval over seeds around each condition's number. "fails" needs an interval that excludes
-the claim. A difference within the noise is undecided.
+A claim is *judged* in two steps. Its check is applied to every part of the results that it is
+about. Then each condition's number gets a 95 % interval over seeds. "fails" needs an interval that
+excludes the claim. A difference within the noise is undecided.
 """
 
 import math

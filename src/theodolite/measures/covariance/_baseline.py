@@ -200,7 +200,8 @@ def compare_misalignment(
     """Misalignment, random-basis baseline, their quotient and the sampling floor.
 
     With too few filters for all dimensions, all numbers are computed in the leading
-    :func:`subspace_size` data directions, or in fewer if this number would divide an eigenspace.
+    :func:`subspace_size` data directions. If this number would divide an eigenspace, fewer are
+    used.
 
     Args:
         data_covariance: symmetric.

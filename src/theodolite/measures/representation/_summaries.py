@@ -43,8 +43,8 @@ def alignment_area(
     With its defaults this is the number that a survey prints: rows of unit length, one-hot columns
     for class labels. For non-negative features and two balanced classes it cannot exceed
     :math:`1/\sqrt 2`. So layers with and without ReLU have different highest values. The area is
-    differentiable also at ties. If a zero singular value meets label mass outside the range of the
-    features, the derivative does not exist, and that part of the gradient is zero.
+    differentiable also at ties. The derivative does not exist where a zero singular value meets
+    label mass outside the range of the features. That part of the gradient is zero.
 
     Range: [0, 1]; [0, inf) if not normalised, or for rows longer than 1.
     Invariant to: joint permutation of the examples; rotation of the features; appended zero
