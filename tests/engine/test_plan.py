@@ -12,7 +12,12 @@ from torch import nn
 
 from tests.engine.forced import force
 from tests.tolerances import assert_close
-from theodolite.engine import kernel_engine, tangent_features, tangent_kernels
+from theodolite.engine import (
+    kernel_engine,
+    sketch,
+    tangent_features,
+    tangent_kernels,
+)
 from theodolite.engine import plan as planning
 from theodolite.engine.contract import KernelBlock, stripe_size
 from theodolite.engine.inputs import BatchList, ExampleBlock
@@ -104,6 +109,30 @@ def test_a_tighter_limit_gives_smaller_blocks_and_the_same_kernels(monkeypatch):
         found = kernels_of(tight, data, None)
     for layer, kernel in wanted.items():
         assert_close(found[layer], kernel, scale=float(kernel.abs().max()))
+
+
+def test_passes_shrink_before_examples_are_passed_again(monkeypatch):
+    model, x = deep()
+    force(monkeypatch, tile_bytes=2**10)
+    with untouched(model):
+        whole = engine_of(model, x)[0].plan(12, 12, True, 2)
+        engine, _ = engine_of(model, x, memory_limit=int(0.56 * whole.predicted_bytes))
+        smaller = engine.plan(12, 12, True, 2)
+    assert whole.batch_size == whole.block_size == smaller.block_size == 12
+    assert 1 <= smaller.batch_size < 12
+
+
+def test_a_larger_limit_never_gives_smaller_blocks():
+    """Of kernels that are added up block by block."""
+    model, _ = deep()
+    x = torch.randn(40, 1, 8, 8).double()
+    sizes = []
+    with untouched(model):
+        for limit in range(60_000, 1_000_000, 40_000):
+            engine, data = engine_of(model, x, memory_limit=limit)
+            sizes.append(sketch._block_plan(engine, len(data)).block_size)
+    assert sizes == sorted(sizes)
+    assert sizes[0] < sizes[-1] == 40
 
 
 def test_a_plan_that_cannot_fit_is_refused():

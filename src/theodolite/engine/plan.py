@@ -239,6 +239,7 @@ _PASS_BYTES = {"cpu": 2**28, "cuda": 9 * 2**29}
 # A plan of at most _SMALL_PLAN bytes is the same for every limit from _ASSUMED_FREE bytes on. So it
 # does not ask for the free memory, which takes long to find out.
 _SMALL_PLAN, _ASSUMED_FREE = 2**27, 2**30
+_PASSES = 2  # smallest number of passes of a block of examples, if memory is short
 
 
 @dataclass(frozen=True)
@@ -345,6 +346,11 @@ def make_plan(
     batch_size = pass_size(
         options, block_size, sizes.device, graph_bytes, max(0, limit - fixed_bytes)
     )
+    room = limit - fixed_bytes - kept_examples * factor_bytes
+    if options.batch_size is None and batch_size * graph_bytes > room:
+        # Smaller passes take less time than passes of the same examples again.
+        few = (limit - fixed_bytes) // max(1, graph_bytes + 2 * _PASSES * factor_bytes)
+        batch_size = min(batch_size, max(1, few, room // max(1, graph_bytes)))
     pass_bytes = batch_size * graph_bytes
     predicted_bytes = fixed_bytes + pass_bytes + kept_examples * factor_bytes
     if predicted_bytes > limit:  # two blocks at a time

@@ -47,7 +47,12 @@ from theodolite.engine.inputs import BatchList
 from theodolite.engine.kernel_engine import Collected, KernelEngine
 from theodolite.engine.kernels import batched_or_one_by_one
 from theodolite.engine.layers import LayerMapping, Layers, Parameters, layers_text
-from theodolite.engine.plan import EngineOptions, Plan, kernel_shape, pass_size
+from theodolite.engine.plan import (
+    EngineOptions,
+    Plan,
+    kernel_shape,
+    pass_size,
+)
 from theodolite.engine.readouts import Readout
 from theodolite.engine.recorder import Use
 from theodolite.engine.runs import ModelRecorder
@@ -349,18 +354,22 @@ def _exact(engine: KernelEngine, data: BatchList, labels: Tensor) -> TangentAlig
 
 
 def _block_plan(engine: KernelEngine, examples: int) -> Plan:
-    """The largest blocks that fit."""
+    """The largest blocks that fit. A smaller buffer for kernels may leave room for larger ones."""
     block = min(examples, max(1, _BLOCK_ROWS // engine.output_count))
     # Two gradients along the labels exist: that of all batches so far and that of the current one.
     parameters = engine.recorder.ownership.parameters.values()
     held = 2 * sum(p.numel() * p.element_size() for p in parameters)
-    while True:
+    best: Plan | None = None
+    while best is None or block > best.block_size:
         try:
-            return engine.plan(block, block, block >= examples, 2, held)
+            plan = engine.plan(block, block, block >= examples, 2, held)
         except MemoryLimitError:
             if block == 1:
                 raise
-            block = -(-block // 2)
+        else:
+            best = plan if best is None or plan.block_size > best.block_size else best
+        block = -(-block // 2)
+    return best
 
 
 def _process_blocks(
