@@ -15,6 +15,7 @@ from tests.tolerances import assert_close
 from theodolite.engine import (
     kernel_engine,
     sketch,
+    tangent_alignments,
     tangent_features,
     tangent_kernels,
 )
@@ -133,6 +134,28 @@ def test_a_larger_limit_never_gives_smaller_blocks():
             sizes.append(sketch._block_plan(engine, len(data)).block_size)
     assert sizes == sorted(sizes)
     assert sizes[0] < sizes[-1] == 40
+
+
+SHORT = {
+    "kernels": (70_000, lambda net, x, **limit: tangent_kernels(net, x, outputs="trace", **limit)),
+    "of two sides": (
+        64_000,
+        lambda net, x, **limit: tangent_kernels(net, x, outputs="trace", other=x, **limit),
+    ),
+    "alignments": (
+        50_000,
+        lambda net, x, **limit: tangent_alignments(net, x, x[:, 0, 0, :3], **limit),
+    ),
+}
+
+
+@pytest.mark.parametrize(("limit", "call"), SHORT.values(), ids=SHORT.keys())
+def test_many_passes_of_each_example_are_said_beforehand(limit, call):
+    model, _ = deep()
+    x = torch.randn(40, 1, 8, 8).double()
+    with pytest.warns(match=r"of 40 examples fit .* passed about \d\d times; to save time, pass"):
+        call(model, x, memory_limit=limit)
+    call(model, x, memory_limit=10 * limit)
 
 
 def test_a_plan_that_cannot_fit_is_refused():

@@ -41,7 +41,7 @@ from theodolite.engine.inputs import BatchList, ExampleBlock, require_device, re
 from theodolite.engine.kernel_engine import Collected, KernelEngine, prepare
 from theodolite.engine.layers import LayerMapping, Layers, Parameters, layers_text, unwrap
 from theodolite.engine.one_by_one import Answer, require_sound_fallback, tried_in_batches
-from theodolite.engine.plan import EngineOptions, Plan, dense_groups, kernel_shape
+from theodolite.engine.plan import EngineOptions, Plan, dense_groups, kernel_shape, warn_of_repeats
 from theodolite.engine.readouts import Outputs, Readout
 from theodolite.engine.runs import ModelRecorder, Progress
 from theodolite.engine.state import exact_arithmetic, limited_memory, model_device, untouched
@@ -315,6 +315,7 @@ def kernels_of(
     """Kernels of all layers together, or of some layers at a time if memory is short."""
     right_size = len(data) if other is None else len(other)
     engines = engine.split_by_layers(len(data), right_size, other is None)
+    warn_of_repeats([plan for _, plan in engines], len(data), None if other is None else len(other))
     parts = [_KernelFilling(part, plan, data, other) for part, plan in engines]
     counter = _ProgressCounter(progress, sum(part.pieces for part in parts))
     kernels: dict[str, Tensor] = {}

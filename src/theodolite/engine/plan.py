@@ -24,11 +24,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
+from warnings import warn
 
 import torch
 from torch import Tensor
 
 from theodolite.checks import size_text
+from theodolite.engine.batches import spans
 from theodolite.engine.calls import Dense, Lookup, Outer, Structure
 from theodolite.engine.check import Check
 from theodolite.engine.factors import Route
@@ -240,6 +242,7 @@ _PASS_BYTES = {"cpu": 2**28, "cuda": 9 * 2**29}
 # does not ask for the free memory, which takes long to find out.
 _SMALL_PLAN, _ASSUMED_FREE = 2**27, 2**30
 _PASSES = 2  # smallest number of passes of a block of examples, if memory is short
+_MANY_TIMES = 10  # passes of each example from which a computation warns of its time
 
 
 @dataclass(frozen=True)
@@ -375,6 +378,32 @@ def make_plan(
         predicted_bytes,
         limit - predicted_bytes,
     )
+
+
+def warn_of_repeats(plans: Sequence[Plan], rows: int, columns: int | None = None) -> None:
+    """Warn before a computation that passes every example many times, since memory is short.
+
+    Args:
+        plans: plans of all engines, each of which passes all examples.
+        rows: number of examples.
+        columns: number of examples of the second side; None for a symmetric kernel.
+    """
+    passed = 0
+    for plan in plans:
+        blocks = list(spans(rows, plan.block_size))
+        if columns is None:  # a block is passed by itself, and again beside every earlier one
+            passed += sum((b.stop - b.start) * (k + 1) for k, b in enumerate(blocks))
+        else:
+            passed += rows + len(blocks) * columns
+    times = round(passed / (rows + (columns or 0)))
+    if times >= _MANY_TIMES:
+        size = min(plan.block_size for plan in plans)
+        warn(
+            f"the gradients of {size} of {rows} examples fit into memory at a time, so each "
+            f"example is passed about {times} times; to save time, pass fewer examples or layers, "
+            "or a larger memory_limit",
+            stacklevel=2,
+        )
 
 
 def pass_size(

@@ -52,6 +52,7 @@ from theodolite.engine.plan import (
     Plan,
     kernel_shape,
     pass_size,
+    warn_of_repeats,
 )
 from theodolite.engine.readouts import Readout
 from theodolite.engine.recorder import Use
@@ -327,6 +328,7 @@ class KernelMoments:
 
 def _exact(engine: KernelEngine, data: BatchList, labels: Tensor) -> TangentAlignments:
     plan, flat = _block_plan(engine, len(data)), labels.flatten()
+    warn_of_repeats([plan], len(data))
     moments = {layer: KernelMoments(len(flat), engine.device, flat) for layer in engine.layers}
     gradients, reruns = _process_blocks(engine, data, plan, labels, moments)
     for rerun in reruns:
