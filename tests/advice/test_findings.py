@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from theodolite.advice import Fit, Measured, carry_over, compare_layers, worded
+from theodolite.advice import Measured, Verdict, carry_over, compare_layers, worded
 from theodolite.advice.sentences import percent
 from theodolite.records import wilson
 
@@ -33,25 +33,25 @@ def test_the_interval_of_a_share_covers_the_truth(truth):
 @pytest.mark.parametrize(
     ("train", "held_out", "verdict"),
     [
-        (1.0, 0.97, Fit.LEARNED),
-        (1.0, 0.75, Fit.MOSTLY_LEARNED),
-        (1.0, 0.55, Fit.HALF),
-        (1.0, 0.3, Fit.MOSTLY_MEMORISED),
-        (0.99, 0.11, Fit.MEMORISED),
-        (1.0, 0.02, Fit.MEMORISED),
-        (0.12, 0.1, Fit.UNDECIDED),
-        (0.9, 1.0, Fit.LEARNED),
+        (1.0, 0.97, Verdict.LEARNED),
+        (1.0, 0.75, Verdict.MOSTLY_LEARNED),
+        (1.0, 0.55, Verdict.HALF),
+        (1.0, 0.3, Verdict.MOSTLY_MEMORISED),
+        (0.99, 0.11, Verdict.MEMORISED),
+        (1.0, 0.02, Verdict.MEMORISED),
+        (0.12, 0.1, Verdict.UNDECIDED),
+        (0.9, 1.0, Verdict.LEARNED),
     ],
 )
 def test_verdicts_by_the_share_that_carries_over(train, held_out, verdict):
     found = carry_over(accuracy(train), accuracy(held_out))
     assert found.verdict is verdict
-    if verdict is not Fit.UNDECIDED:
+    if verdict is not Verdict.UNDECIDED:
         assert found.low < found.share < found.high or held_out == 1.0
 
 
 def test_few_held_out_examples_decide_nothing():
-    assert carry_over(accuracy(1.0), accuracy(0.6, n=5)).verdict is Fit.UNDECIDED
+    assert carry_over(accuracy(1.0), accuracy(0.6, n=5)).verdict is Verdict.UNDECIDED
 
 
 def test_the_interval_of_the_share_covers_the_truth(generator):
@@ -69,9 +69,9 @@ def test_r2_below_zero_is_memorised_and_a_small_fit_undecided():
     def r2(value, n=150):
         return Measured("r2", value, 0.0, n, error=0.05)
 
-    assert carry_over(r2(1.0), r2(-0.03)).verdict is Fit.MEMORISED
-    assert carry_over(r2(0.05), r2(0.04)).verdict is Fit.UNDECIDED
-    assert carry_over(r2(0.9), r2(0.85)).verdict is Fit.LEARNED
+    assert carry_over(r2(1.0), r2(-0.03)).verdict is Verdict.MEMORISED
+    assert carry_over(r2(0.05), r2(0.04)).verdict is Verdict.UNDECIDED
+    assert carry_over(r2(0.9), r2(0.85)).verdict is Verdict.LEARNED
 
 
 def test_an_imprecise_held_out_number_is_not_called_a_small_fit():
@@ -147,5 +147,5 @@ def test_a_fifth_is_not_called_half():
     wide = carry_over(Measured("accuracy", 0.86, 0.61, 1000), Measured("accuracy", 0.66, 0.59, 160))
     assert 0.1 < wide.share < 0.3
     assert wide.high > 0.5
-    assert wide.verdict is Fit.UNDECIDED
-    assert carry_over(accuracy(1.0), accuracy(0.55)).verdict is Fit.HALF
+    assert wide.verdict is Verdict.UNDECIDED
+    assert carry_over(accuracy(1.0), accuracy(0.55)).verdict is Verdict.HALF

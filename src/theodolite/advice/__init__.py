@@ -13,7 +13,6 @@ not torch:
 from theodolite.advice.answers import answers_of, findings_of
 from theodolite.advice.findings import (
     CarryOver,
-    Fit,
     FitOnTraining,
     GroupContrast,
     HeldOutFit,
@@ -22,6 +21,7 @@ from theodolite.advice.findings import (
     LayersFinding,
     Measured,
     Unlabelled,
+    Verdict,
     carry_over,
     compare_layers,
 )
@@ -34,7 +34,6 @@ from theodolite.advice.sentences import worded
 
 __all__ = [
     "CarryOver",
-    "Fit",
     "FitEvidence",
     "FitOnTraining",
     "GroupContrast",
@@ -45,6 +44,7 @@ __all__ = [
     "LayersFinding",
     "Measured",
     "Unlabelled",
+    "Verdict",
     "answers_of",
     "carry_over",
     "compare_layers",

@@ -23,7 +23,6 @@ __all__ = [
     "LEVEL_SHARE",
     "REPEATED",
     "CarryOver",
-    "Fit",
     "FitOnTraining",
     "GroupContrast",
     "HeldOutFit",
@@ -32,6 +31,7 @@ __all__ = [
     "LayersFinding",
     "Measured",
     "Unlabelled",
+    "Verdict",
     "carry_over",
     "compare_layers",
 ]
@@ -94,7 +94,7 @@ class Measured:
         return self.interval[0] > self.chance
 
 
-class Fit(StrEnum):
+class Verdict(StrEnum):
     """The verdict about a network and its training examples."""
 
     LEARNED = "learned"
@@ -143,17 +143,17 @@ class CarryOver:
         return (2 * self.shift - 1) / (1 - self.held_out.chance) / self.train.fit
 
     @property
-    def verdict(self) -> Fit:
+    def verdict(self) -> Verdict:
         """Learned or memorised, if the interval decides."""
         if not self.share > -inf:
-            return Fit.UNDECIDED
+            return Verdict.UNDECIDED
         if self.low > _HALF:
-            return Fit.LEARNED if self.share >= _LEARNED else Fit.MOSTLY_LEARNED
+            return Verdict.LEARNED if self.share >= _LEARNED else Verdict.MOSTLY_LEARNED
         high = self.high + self.shift_cost
         if high < _HALF:
-            return Fit.MEMORISED if self.share <= _MEMORISED else Fit.MOSTLY_MEMORISED
+            return Verdict.MEMORISED if self.share <= _MEMORISED else Verdict.MOSTLY_MEMORISED
         around = self.low >= _HALF - _RESOLVED and self.high >= _HALF
-        return Fit.HALF if around and high <= _HALF + _RESOLVED else Fit.UNDECIDED
+        return Verdict.HALF if around and high <= _HALF + _RESOLVED else Verdict.UNDECIDED
 
     @property
     def narrow(self) -> bool:

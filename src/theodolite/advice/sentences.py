@@ -11,7 +11,6 @@ from typing import Any
 from theodolite.advice.findings import (
     REPEATED,
     CarryOver,
-    Fit,
     FitOnTraining,
     GroupContrast,
     HeldOutFit,
@@ -20,6 +19,7 @@ from theodolite.advice.findings import (
     LayersFinding,
     Measured,
     Unlabelled,
+    Verdict,
 )
 from theodolite.advice.inputs import CALIBRATED, InputFinding
 from theodolite.records import FAMILIES, Answer, Certainty, listed
@@ -127,12 +127,12 @@ def _names(layers: Sequence[str], *, opens: bool = False) -> str:
 
 
 _VERDICTS = {
-    Fit.LEARNED: "learned",
-    Fit.MOSTLY_LEARNED: "mostly learned",
-    Fit.HALF: "half learned, half memorised",
-    Fit.MOSTLY_MEMORISED: "mostly memorised",
-    Fit.MEMORISED: "memorised",
-    Fit.UNDECIDED: "undecided",
+    Verdict.LEARNED: "learned",
+    Verdict.MOSTLY_LEARNED: "mostly learned",
+    Verdict.HALF: "half learned, half memorised",
+    Verdict.MOSTLY_MEMORISED: "mostly memorised",
+    Verdict.MEMORISED: "memorised",
+    Verdict.UNDECIDED: "undecided",
 }
 
 
@@ -174,9 +174,9 @@ def _carry_over(finding: CarryOver) -> Answer:
     others = "sequences" if finding.losses else "examples"
     interval = _interval(finding.low, finding.high)
     text = f"{words}: {_carried(finding)} carries over to held-out {others} ({interval})"
-    shifted = finding.shift is not None and verdict is not Fit.LEARNED
+    shifted = finding.shift is not None and verdict is not Verdict.LEARNED
     sure: Certainty = "likely"
-    if verdict is Fit.UNDECIDED:
+    if verdict is Verdict.UNDECIDED:
         sure = "undecided"
         text += ", but held-out inputs differ from training inputs" if shifted else ""
     elif finding.narrow and not shifted:
@@ -195,13 +195,13 @@ def _carry_over(finding: CarryOver) -> Answer:
 
 def _after_carry_over(finding: CarryOver, others: str) -> str:
     """What to do about a fit that does not carry over in full."""
-    if finding.verdict is Fit.LEARNED:
+    if finding.verdict is Verdict.LEARNED:
         return ""
-    if finding.verdict is Fit.UNDECIDED:
+    if finding.verdict is Verdict.UNDECIDED:
         return f"Pass more `held_out=` {others}."
     if finding.losses:
         return "Stop earlier, make fewer passes over the text, add text, or train fewer weights."
-    return _REGULARISE if finding.verdict is Fit.MEMORISED else _ceiling(finding)
+    return _REGULARISE if finding.verdict is Verdict.MEMORISED else _ceiling(finding)
 
 
 def _ceiling(finding: CarryOver) -> str:
