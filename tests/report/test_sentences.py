@@ -32,7 +32,7 @@ def group_with(*arguments, **more):
     [
         ([0.1, 0.2, 0.4], "rises from l0 (0.100) to l2 (0.400)."),
         ([0.4, 0.5, 0.1], "falls from l0 (0.400) to l2 (0.100). It is highest in l1"),
-        ([0.4, 0.3, 0.41], "level from input to output"),
+        ([0.4, 0.3, 0.41], "differs little between layers"),
         ([0.4, math.nan, 0.1], "falls from l0 (0.400) to l2 (0.100)"),
     ],
     ids=["rises", "falls", "level", "gap"],
@@ -151,15 +151,6 @@ def test_the_opening_tells_which_families_were_taken_at_some_steps():
     opening = opening_sentence(groups_of([run], 60)[0])
     assert "at 6 steps from 0 to 50 (tangent at 3 of 6)." in opening
     assert " of " not in opening_sentence(groups_of([history_run()], 60)[0]).partition("steps")[2]
-
-
-def test_the_opening_names_the_cadence_where_it_is_the_reason():
-    run = sparse_run(4, steps=(0, 10, 20, 30, 40, 50))
-    contents = run.head.contents
-    config = contents["config"] | {"cadence": {"tangent": 4}}
-    paced = replace(run, head=replace(run.head, contents=contents | {"config": config}))
-    opening = opening_sentence(groups_of([paced], 60)[0])
-    assert "(tangent at 3 of 6, the cadence of the monitor)." in opening
 
 
 def test_the_opening_says_of_which_step_the_loss_is():

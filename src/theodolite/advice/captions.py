@@ -230,10 +230,8 @@ def _some_steps(run: RunView) -> str:
             taken[family] += words.headline in measures
     most = max(taken.values())
     fewer = sorted({count for count in taken.values() if 0 < count < most})
-    parts = [f"{', '.join(f for f in taken if taken[f] == n)} at {n}" for n in fewer]
-    cadence = run.run.head.contents.get("config", {}).get("cadence")
-    why = ", the cadence of the monitor" if cadence else ""
-    return f" ({'; '.join(parts)} of {most}{why})" if parts else ""
+    parts = [f"{listed(f for f in taken if taken[f] == n)} at {n}" for n in fewer]
+    return f" ({'; '.join(parts)} of {most})" if parts else ""
 
 
 def _losses(group: Group, step: int | None) -> str:
@@ -355,7 +353,7 @@ def _representation(values: Values) -> str:
     top = max(values, key=values.__getitem__)
     highest = f". It is highest in {_named(values, top)}"
     if abs(last - first) <= LEVEL_SHARE * max(map(abs, values.values())):
-        return f"label alignment is level from input to output{highest}"
+        return f"label alignment differs little between layers{highest}"
     word = "rises" if last > first else "falls"
     ends = f"from {_named(values, layers[0])} to {_named(values, layers[-1])}"
     return f"label alignment {word} {ends}{'' if values[top] in (first, last) else highest}"

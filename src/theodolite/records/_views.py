@@ -286,7 +286,9 @@ def groups_of(runs: Sequence[Run], most_steps: int, most_numbers: int = 10**9) -
         most_steps: of each run.
         most_numbers: layers times steps: deep networks show fewer steps.
     """
-    names = [run.name or ("this run" if len(runs) == 1 else "") for run in runs]
+    names = [run.name for run in runs]
+    if len(runs) == 1 and not names[0]:
+        names = ["Training run" if runs[0].is_history else "Survey"]
     deepest = max((len(run.head.contents.get("layers", [])) for run in runs), default=1)
     most_steps = max(8, min(most_steps, most_numbers // max(1, deepest)))
     views = [
