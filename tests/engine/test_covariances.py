@@ -209,6 +209,18 @@ def test_patches_match_the_weights_they_meet(generator):
     torch.testing.assert_close(found, patch_covariance(parts, (2, 3), (1, 2)))
 
 
+@pytest.mark.parametrize("padding", ["same", "valid", (1, 2)], ids=str)
+@pytest.mark.parametrize("mode", ["zeros", "reflect"])
+def test_borders_are_those_of_the_layer(padding, mode, generator):
+    layer = nn.Conv2d(2, 3, (4, 3), padding=padding, padding_mode=mode, dilation=(1, 2)).double()
+    images = images_of(generator, 2)
+    moments = input_moments(layer, images, padding="layer")[""]
+    # The mean output of a linear map is the map of the mean patch.
+    expected = layer(images).detach().mean((0, 2, 3))
+    found = layer.weight.detach().flatten(1) @ moments.mean + layer.bias.detach()
+    torch.testing.assert_close(found, expected)
+
+
 def test_padded_tokens_are_left_out(generator):
     class Tokens(nn.Module):
         def __init__(self):

@@ -586,10 +586,16 @@ class _Inputs:
 
 def _with_borders(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, images: Tensor) -> Tensor:
     """Images with the borders that the layer itself adds."""
-    edges = module._reversed_padding_repeated_twice
-    if module.padding_mode == "zeros":
-        return functional.pad(images, edges)
-    return functional.pad(images, edges, mode=module.padding_mode)
+    edges: list[int] = []  # before and after the last axis, then those of the axis before it
+    for axis in reversed(range(images.ndim - 2)):
+        if isinstance(module.padding, str):  # "same" adds the odd one at the end
+            window = module.dilation[axis] * (module.kernel_size[axis] - 1)
+            both = window if module.padding == "same" else 0
+            edges += [both // 2, both - both // 2]
+        else:
+            edges += [module.padding[axis]] * 2
+    mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+    return functional.pad(images, edges, mode=mode)
 
 
 def shared_moments(
