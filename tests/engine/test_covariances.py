@@ -209,6 +209,7 @@ def test_patches_match_the_weights_they_meet(generator):
     torch.testing.assert_close(found, patch_covariance(parts, (2, 3), (1, 2)))
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning")
 @pytest.mark.parametrize("padding", ["same", "valid", (1, 2)], ids=str)
 @pytest.mark.parametrize("mode", ["zeros", "reflect"])
 def test_borders_are_those_of_the_layer(padding, mode, generator):
