@@ -92,7 +92,7 @@ def test_labelled_examples_are_enough(folder):
     assert answer.exit_code == 0, answer.output
     assert "60 labelled examples" in answer.output
     answer = run("own.npz", "net.py:small", "--split", "test")
-    assert "with the arrays x_test, y_test, but x_test, y_test are missing" in answer.output
+    assert "expected the arrays x_test, y_test, but they are missing" in answer.output
 
 
 def test_overwrite_replaces_the_run(folder):

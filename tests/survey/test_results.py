@@ -155,7 +155,7 @@ def test_progress_goes_from_nothing_to_done():
 def test_progress_bar(monkeypatch, capfd):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     th.survey(nn.Linear(6, 3), blobs(), families="kernel", permutations=0, progress=True)
-    assert "kernel: cka_target" in capfd.readouterr().err
+    assert "kernel: CKA to labels" in capfd.readouterr().err
 
 
 def test_numbers_do_not_depend_on_batches_or_memory():
