@@ -33,7 +33,7 @@ random = torch.randint(2, y.shape, generator=torch.Generator().manual_seed(2))
 # %% [markdown]
 # ## Two networks
 #
-# A residual network with five blocks. It needs 20 passes over the data to fit the true labels and 40 to fit random labels.
+# Both networks have five residual blocks. We train with 20 passes over the data for the true labels and with 40 for random labels.
 
 
 # %%
@@ -111,7 +111,8 @@ comparison.plot("cka_target")
 
 # %% [markdown]
 # CKA to labels uses training examples. Linear probes are judged on held-out examples. With true labels they are accurate in every layer. With random labels
-# they are no better than chance. Some are below chance, because all layers use the same random labels.
+# they are no better than chance. Some are far below it. By accident, probes of one random labelling may agree or disagree with the true classes. All
+# layers share this labelling, and here they disagree.
 
 # %% alt="Accuracy of linear probes on held-out examples, over the depth of both networks"
 comparison.plot("probe_accuracy")
