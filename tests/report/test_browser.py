@@ -331,9 +331,39 @@ def test_blocks_are_named_above_the_charts(browser, folder):
     fresh(browser, path, unfold=False)
     seen = "return [...document.querySelectorAll('.blocks span')].filter((e) => e.offsetWidth > 0)"
     texts = browser.script(f"{seen}.map((e) => e.textContent)")
-    assert texts == ["stage1", "stage2", "stage3"]
+    assert texts == ["stem", "stage1", "stage2", "stage3", "head"]
     shaded = "return document.querySelectorAll('#g0-kernel-cka-target .block').length"
     assert browser.script(shaded) == 3  # every other one of five
+
+
+@pytest.mark.parametrize(("size", "least"), [(DESKTOP, 13), (PHONE, 8)], ids=["desktop", "phone"])
+def test_layers_are_named_in_equal_steps_where_not_every_name_fits(browser, folder, size, least):
+    names = [str(3 * i + 1) for i in range(26)]
+    path = write_html([survey_run(names)], folder / "many-layers.html")
+    fresh(browser, path, size, unfold=False)
+    labels = browser.script(
+        "return [...document.querySelectorAll('.blocks span')].filter((e) => e.offsetWidth > 0)"
+        ".map((e) => [e.textContent, e.getBoundingClientRect().left, e.offsetWidth,"
+        " e.scrollWidth])"
+    )
+    texts = [text for text, *_ in labels]
+    assert len(texts) >= least
+    assert texts[0] == names[0]
+    assert texts[-1] == names[-1]
+    steps = [names.index(b) - names.index(a) for a, b in pairwise(texts)]
+    assert len(set(steps[:-1])) == 1
+    assert all(inside <= box + 1 for _, _, box, inside in labels)  # no name is cut
+    for (_, left, box, _), (_, after, _, _) in pairwise(labels):
+        assert left + box <= after + 1
+
+
+def test_phone_shows_the_whole_evidence(browser, page):
+    fresh(browser, page, PHONE, unfold=False)
+    cut = (
+        "return [...document.querySelectorAll('.group.current .lead, .answer [data-part=why]')]"
+        ".filter((e) => e.scrollHeight > e.clientHeight + 1 && e.clientHeight > 0).length"
+    )
+    assert browser.script(cut) == 0
 
 
 def test_the_slider_moves_header_sentences_overview_and_figures(browser, page, runs):

@@ -5,6 +5,7 @@ the script replaces it when the slider moves.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from theodolite.advice.captions import (
@@ -68,7 +69,8 @@ _FACTS = {
 _MOST_STEPS = 60
 _MOST_LAST = 4  # values printed at the end of a chart
 _MOST_NUMBERS = 3000  # layers times steps that a page carries of each measure
-_WIDE, _NARROW, _LETTER = 780.0, 300.0, 6.6  # pixels of a chart on a screen and a phone, a letter
+_WIDTHS = {"screen": 780.0, "phone": 320.0}  # pixels of a chart
+_LETTER, _GAP = 6.6, 7.0  # pixels of a letter, and between two names
 
 
 class _Varying:
@@ -276,23 +278,66 @@ def _chart_view(
 
 
 def _block_labels(blocks: Sequence[Block], layers: Sequence[str]) -> list[dict[str, Any]]:
-    """Names above the charts where they fit; the first and the last layer where none does."""
-    labels = []
-    for block in blocks:
-        share = (block.stop - block.start) / len(layers)
-        names = (block.name, block.name.rpartition(".")[2])
-        fits = next((name for name in names if _LETTER * len(name) <= _WIDE * share), None)
-        if fits is not None:
-            kind = "narrow" if _LETTER * len(fits) > _NARROW * share else ""
-            labels.append((fits, block.name, block.start / len(layers), share, kind))
-    if not labels:
+    """Names above the charts, for a screen and for a phone; the first and last layer without one.
+
+    The style sheet hides the names of class "screen" on a phone, and those of "phone" elsewhere.
+    """
+    sets = {kind: _labels_within(width, blocks, layers) for kind, width in _WIDTHS.items()}
+    if sets["screen"] == sets["phone"]:
+        sets = {"": sets["screen"]}
+    if not any(sets.values()):
         ends = ((layers[0], 0.0, "left"), (layers[-1], 0.5, "right"))
-        labels = [(short(name, 22), name, left, 0.5, kind) for name, left, kind in ends]
+        sets = {kind: [(short(name, 22), name, left, 0.5)] for name, left, kind in ends}
     return [
         {"text": plain(text), "name": plain(name), "kind": kind}
         | {"style": f"left:{100 * left:.3f}%;width:{100 * width:.3f}%"}
-        for text, name, left, width, kind in labels
+        for kind, labels in sets.items()
+        for text, name, left, width in labels
     ]
+
+
+def _labels_within(
+    width: float, blocks: Sequence[Block], layers: Sequence[str]
+) -> list[tuple[str, str, float, float]]:
+    """Text, name, start and share of the width for blocks whose names do not overlap.
+
+    Blocks of equal size are named in equal steps, the last included. Otherwise names that fit
+    above their own block come first.
+    """
+    tails = [block.name.rpartition(".")[2] for block in blocks]
+    tails = tails if len(set(tails)) == len(tails) else [short(b.name, 22) for b in blocks]
+    found: list[tuple[str, str, float, float]] = []
+    fitting: list[int] = []
+    for i, block in enumerate(blocks):
+        room = width * (block.stop - block.start) / len(layers)
+        names = (block.name, block.name.rpartition(".")[2])
+        fits = next((name for name in names if _LETTER * len(name) <= room), None)
+        fitting += [i] if fits else []
+        text = fits or tails[i]
+        size = min(width, _LETTER * len(text) + _GAP)
+        middle = width * (block.start + block.stop) / 2 / len(layers)
+        left = min(max(middle - size / 2, 0.0), width - size)
+        found.append((text, block.name, left / width, size / width))
+
+    if len(fitting) == len(blocks):
+        return [
+            (text, name, block.start / len(layers), (block.stop - block.start) / len(layers))
+            for (text, name, _, _), block in zip(found, blocks, strict=True)
+        ]
+
+    def overlap(chosen: Sequence[int]) -> bool:
+        pairs = pairwise(sorted(found[i][2:] for i in chosen))
+        return any(left + size > after + 1e-9 for (left, size), (after, _) in pairs)
+
+    if len({block.stop - block.start for block in blocks}) == 1:
+        last = len(blocks) - 1  # its name replaces one that is too near
+        steps = ([*range(0, last - step // 2, step), last] for step in range(1, last + 1))
+        kept = next((chosen for chosen in steps if not overlap(chosen)), [])
+    else:
+        kept = []
+        for i in (*fitting, *(i for i in range(len(blocks)) if i not in fitting)):
+            kept += [] if overlap([*kept, i]) else [i]
+    return [found[i] for i in sorted(kept)]
 
 
 def _key_view(key: Key) -> dict[str, Any]:
