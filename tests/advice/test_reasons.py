@@ -45,4 +45,8 @@ def test_layers_with_different_facts_share_one_line_of_the_page(tmp_path):
     quick = {"permutations": 0, "half_samples": 0, "seconds": None}
     found = th.survey(model, (x, y), families=["covariance", "kernel"], options=quick)
     page = found.to_html(tmp_path / "page.html").read_text()
-    assert "in 2 of 2 layers (layer 0 and layer 2): too few filters" in page
+    line = "in 2 of 2 layers (layer 0 and layer 2): too few filters"
+    assert page.count(f"Misalignment / random is undefined {line}") == 1
+    assert page.count("misalignment / random in 2 of 2") == 0  # said above
+    assert page.count(f"misalignment and random_basis_misalignment {line}") == 1
+    assert "undefined in every layer, too few filters to distinguish" in page

@@ -216,3 +216,4 @@ def test_summary_leaves_out_what_the_page_calls_unreadable():
         (line,) = [li for li in found.summary().splitlines() if li.split()[:1] == [layer]]
         value = found.estimate("relative_misalignment", layer).value
         assert f"{value:.3g} (1)" not in line
+        assert "undefined" in line.split()

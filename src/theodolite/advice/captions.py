@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from theodolite.advice.findings import LABELED, LEVEL_SHARE
-from theodolite.advice.reasons import TOO_FEW_FILTERS, count_of
+from theodolite.advice.reasons import TOO_FEW_FILTERS, count_of, shared_words
 from theodolite.advice.sentences import layer_name, percent
 from theodolite.records import (
     CHANCE,
@@ -257,9 +257,12 @@ def missing_reason(group: Group, family: str) -> str:
     if family == "covariance" and moments[-1].layers_with_few_filters:
         return TOO_FEW_FILTERS
     if group.measured(family, headline):
-        row = moments[-1].row(family, headline, group.measured(family, headline)[0]) or {}
-        why = f", {plain(str(row['reason']))}" if row.get("reason") else ""
-        return f"undefined in every layer{why}"
+        last, layers = moments[-1], group.measured(family, headline)
+        rows = [last.row(family, headline, layer) or {} for layer in layers]
+        said = dict.fromkeys(plain(str(row["reason"])) for row in rows if row.get("reason"))
+        shared = shared_words(last.note(family, headline, layers[0])) if len(said) > 1 else None
+        why = shared or next(iter(said), "")
+        return f"undefined in every layer{', ' if why else ''}{why}"
     task = plain(str(moments[0].record.contents.get("data", {}).get("task", "these")))
     needs = "classes" if family == "gradient" else "targets"
     return f"{task} data have no {needs} for it; measures that need none are below"

@@ -73,13 +73,13 @@ def layer_table(
 
 
 def _readable(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str | None, str], Mapping[str, Any]]:
-    """Rows by layer and measure, without misalignments that mean nothing."""
+    """Rows by layer and measure; misalignments of too few filters count as undefined."""
     few = layers_with_few_filters(rows)
-    return {
-        (row["layer"], row["measure"]): row
-        for row in rows
-        if row["measure"] != "relative_misalignment" or row["layer"] not in few
-    }
+    known = {(row["layer"], row["measure"]): row for row in rows}
+    for layer in few:
+        key = (layer, "relative_misalignment")
+        known[key] = {**known[key], "value": math.nan}
+    return known
 
 
 def layers_with_few_filters(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -167,7 +167,9 @@ def _cell(row: Mapping[str, Any] | None) -> str:
         number = 0.0 if abs(number) < _ROUNDING else number
         return f"{100 * number:.0f} %" if share else f"{number:.{digits}g}".replace("-", "−")
 
-    text = "undefined" if math.isnan(value) else shown(value, 3)
+    if math.isnan(value):
+        return "undefined"
+    text = shown(value, 3)
     if chance is None or math.isnan(chance):
         return text
     near = abs(chance) <= (row["null_sd"] or 0.0)

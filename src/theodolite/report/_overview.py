@@ -79,7 +79,7 @@ _WHOLE = {
 def table_of(group: Group, charts: Sequence[Chart]) -> dict[str, Any]:
     """A row for each layer, a column for each headline, a number for each run in a cell."""
     types = {
-        layer["name"]: str(layer.get("type", ""))
+        layer["name"]: "" if layer.get("role") == "input" else str(layer.get("type", ""))
         for layer in group.runs[0].run.head.contents.get("layers", [])
     }
     states = [chart.at(group.steps[-1])["traces"] for chart in charts]

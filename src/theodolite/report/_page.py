@@ -16,7 +16,7 @@ from theodolite.advice.captions import (
 )
 from theodolite.advice.comparing import QUESTIONS, group_answers
 from theodolite.advice.pairs import LayerPairs
-from theodolite.advice.reasons import TOO_FEW_FILTERS, count_of, notes_in
+from theodolite.advice.reasons import count_of, notes_in
 from theodolite.records import (
     CHANCE,
     FAMILIES,
@@ -457,24 +457,28 @@ def _about(group: Group, run: RunView) -> dict[str, Any]:
         for key in ("data", "config", "versions")
     }
     facts |= {key: _words(contents.get(key) or {}) for key in ("routes", "seconds")}
+    above = {measure for _, measure, _ in headlines(group)}  # the notes above name these
+    missing = [row for row in contents.get("rows", []) if row.get("reason")]
     undefined = [
         {
             **row,
             "text": row["reason"],
             "note": run.last.note(row["family"], row["measure"], row.get("layer")),
         }
-        for row in contents.get("rows", [])
-        if row.get("reason")
+        for row in missing
+        if row["measure"] not in above
     ]
-    undefined += [
-        {"measure": "relative_misalignment", "layer": name, "text": TOO_FEW_FILTERS}
-        for name in run.last.layers_with_few_filters
+    said = {(row["family"], row["measure"], row.get("layer")) for row in missing}
+    warnings = [
+        entry
+        for entry in contents.get("warnings", [])
+        if (entry.get("family"), entry["measure"], entry.get("layer")) not in said
     ]
     total = layer_count(group)
     return {
         "name": plain(run.name),
         "facts": {_FACTS.get(key, key): words for key, words in facts.items()},
-        "warnings": notes_in(contents.get("warnings", []), total),
+        "warnings": notes_in(warnings, total),
         "undefined": notes_in(undefined, total),
     }
 
