@@ -6,11 +6,15 @@ Arguments are passed by keyword, so that the message can use the caller's own na
 
 import re
 from collections.abc import Sequence
+from numbers import Real
+from os import PathLike
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from theodolite.errors import DomainError, NotFiniteError, ShapeError
+from theodolite.errors import DomainError, DtypeError, NotFiniteError, ShapeError
 
 __all__ = [
     "dtype_text",
@@ -19,14 +23,18 @@ __all__ = [
     "require_choice",
     "require_count",
     "require_finite",
+    "require_flag",
+    "require_kind",
     "require_labels",
     "require_nonempty",
     "require_nonnegative",
+    "require_path",
     "require_positive",
     "require_same_length",
     "require_same_shape",
     "require_square",
     "require_symmetric",
+    "require_tensors",
     "size_in_bytes",
     "size_text",
     "symmetry_tolerance",
@@ -40,8 +48,52 @@ def _shape(tensor: Tensor) -> str:
     return str(tuple(tensor.shape))
 
 
+def require_kind(kinds: type | tuple[type, ...], **values: Any) -> None:
+    """Check that each value is an object of one of the classes."""
+    allowed = kinds if isinstance(kinds, tuple) else (kinds,)
+    for name, value in values.items():
+        if not isinstance(value, allowed):
+            listed = " or ".join(_class_text(kind) for kind in allowed)
+            raise DtypeError(f"{name}: expected {listed}, got {_given(value)}")
+
+
+def _class_text(kind: type) -> str:
+    """The name of a class; classes of torch with their package."""
+    if kind is type(None):
+        return "None"
+    package = "torch." if kind.__module__.startswith("torch") else ""
+    return f"{package}{kind.__name__}"
+
+
+def require_flag(**values: Any) -> None:
+    """Check that each value is True or False."""
+    for name, value in values.items():
+        if not isinstance(value, (bool, np.bool_)):
+            raise DtypeError(f"{name}: expected True or False, got {_given(value)}")
+
+
+def require_tensors(**values: Any) -> None:
+    """Check that each value is a tensor."""
+    for name, value in values.items():
+        if not isinstance(value, Tensor):
+            raise DtypeError(
+                f"{name}: expected a tensor, got {type(value).__name__}; "
+                "convert it with torch.as_tensor"
+            )
+
+
+def require_path(**values: Any) -> None:
+    """Check that each value is the path of a file or folder."""
+    for name, value in values.items():
+        if not isinstance(value, (str, PathLike)):
+            raise DtypeError(
+                f"{name}: expected a path as text or pathlib.Path, got {type(value).__name__}"
+            )
+
+
 def require_axes(count: int, **tensors: Tensor) -> None:
     """Check that each tensor has exactly ``count`` axes."""
+    require_tensors(**tensors)
     for name, tensor in tensors.items():
         if tensor.ndim != count:
             raise ShapeError(
@@ -52,6 +104,7 @@ def require_axes(count: int, **tensors: Tensor) -> None:
 
 def require_nonempty(**tensors: Tensor) -> None:
     """Check that no axis of any tensor has length 0."""
+    require_tensors(**tensors)
     for name, tensor in tensors.items():
         if tensor.numel() == 0:
             raise ShapeError(f"{name}: expected at least one entry, got shape {_shape(tensor)}")
@@ -59,6 +112,7 @@ def require_nonempty(**tensors: Tensor) -> None:
 
 def require_same_length(**tensors: Tensor) -> None:
     """Check that all tensors have the same number of examples (length of axis 0)."""
+    require_tensors(**tensors)
     for name, tensor in tensors.items():
         if tensor.ndim == 0:
             raise ShapeError(f"{name}: expected one row per example, got a single number")
@@ -142,6 +196,8 @@ def require_labels(labels: Tensor, num_classes: int | None = None, name: str = "
     """
     require_axes(1, **{name: labels})
     require_nonempty(**{name: labels})
+    if num_classes is not None:
+        require_count(1, num_classes=num_classes)
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise DomainError(
             f"{name}: expected integer class labels, got {labels.dtype}; convert with .long()"
@@ -169,6 +225,8 @@ def require_between(
 ) -> None:
     """Check that each number is in the interval; ends are included unless declared open."""
     for name, value in values.items():
+        if not isinstance(value, (Real, Tensor)) or (isinstance(value, Tensor) and value.ndim):
+            raise DtypeError(f"{name}: expected a number, got {_given(value)}")
         above = value > low if open_low else value >= low
         below = value < high if open_high else value <= high
         if not (above and below):  # also catches NaN
@@ -176,6 +234,13 @@ def require_between(
             raise DomainError(
                 f"{name}: expected a number in {left}{low}, {high}{right}, got {value}"
             )
+
+
+def _given(value: Any) -> str:
+    """A wrong value for messages: short text and numbers as they are, others by their class."""
+    if value is None or isinstance(value, Real) or (isinstance(value, str) and len(value) <= 40):
+        return repr(value)
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
 def require_positive(**values: float) -> None:
@@ -193,7 +258,8 @@ def require_count(minimum: int, **values: int) -> None:
 def require_choice(options: Sequence[str | None], **values: str | None) -> None:
     """Check that each value is one of the allowed values."""
     for name, value in values.items():
-        if value not in options:
+        known = value is None or isinstance(value, str)
+        if not known or value not in options:
             listed = ", ".join(repr(option) for option in options)
             raise DomainError(f"{name}: expected one of {listed}, got {value!r}")
 

@@ -98,10 +98,10 @@ class TrackingError(TheodoliteError, ConnectionError):
 class UnknownNameError(TheodoliteError, LookupError):
     """A name that does not exist; the message has the nearest existing names, then a hint."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
-        names = [item for item in known if item]
-        near = get_close_matches(name, names, n=3, cutoff=_CLOSE)
-        near = near or [item for item in names if name and item.startswith(name)][:3]
+    def __init__(self, kind: str, name: object, known: Iterable[str], hint: str = "") -> None:
+        names, text = [item for item in known if item], str(name)
+        near = get_close_matches(text, names, n=3, cutoff=_CLOSE)
+        near = near or [item for item in names if text and item.startswith(text)][:3]
         listed = [repr(item) for item in near or names[:8]]
         if near:
             *others, last = listed

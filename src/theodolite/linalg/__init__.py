@@ -21,6 +21,7 @@ from theodolite.linalg.alignment import (
 )
 from theodolite.linalg.arrays import (
     array_function,
+    checks_classes,
     double,
     eps_of,
     full_precision,
@@ -87,6 +88,7 @@ __all__ = [
     "center_columns",
     "centered_products",
     "centered_square_sum",
+    "checks_classes",
     "contrast_from_sums",
     "debiased_product",
     "double",

@@ -16,7 +16,13 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.linalg import matrix_norm
 
-from theodolite.linalg.arrays import double, nan_unless, prints_shapes, ratio_or_nan
+from theodolite.linalg.arrays import (
+    checks_classes,
+    double,
+    nan_unless,
+    prints_shapes,
+    ratio_or_nan,
+)
 
 __all__ = [
     "HsicSums",
@@ -250,6 +256,7 @@ class SetSums:
         return torch.where(cancelled, torch.inf, value)
 
 
+@checks_classes
 def mean_over_classes(values: Float[Tensor, "*sets k"]) -> Float[Tensor, "*sets"]:
     """Mean over the classes with a defined value; nan (with gradient zero) if there are none.
 
@@ -268,6 +275,7 @@ def mean_over_classes(values: Float[Tensor, "*sets k"]) -> Float[Tensor, "*sets"
     return ratio_or_nan(total, defined.sum(-1).to(values.dtype))
 
 
+@checks_classes
 def contrast_from_sums(
     classes: SetSums, overall: SetSums, zero: str = "nan"
 ) -> Float[Tensor, "*sets"]:
@@ -290,6 +298,7 @@ def contrast_from_sums(
     return mean_over_classes(classes.alignment(zero)) - overall.alignment(zero)
 
 
+@checks_classes
 def alignment_from_norms(
     label_energy: Float[Tensor, "..."],
     kernel_norm: Float[Tensor, "..."],

@@ -14,17 +14,19 @@ from copy import copy
 from dataclasses import fields, is_dataclass
 from functools import wraps
 from numbers import Real
-from types import MappingProxyType, UnionType
+from types import MappingProxyType, NoneType, UnionType
 from typing import Any, ParamSpec, TypeVar, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from theodolite.checks import require_flag, require_kind
 from theodolite.errors import DtypeError
 
 __all__ = [
     "array_function",
+    "checks_classes",
     "double",
     "eps_of",
     "full_precision",
@@ -113,6 +115,23 @@ def array_function(function: Callable[P, R]) -> Callable[P, R]:
     return wrapper
 
 
+def checks_classes(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function on tensors alone refuse arguments of other classes than annotated."""
+    signature = inspect.signature(function)
+    accepted = {
+        name: tuple(kind for kind in _accepted(parameter.annotation) if kind is not np.ndarray)
+        for name, parameter in signature.parameters.items()
+    }
+
+    @wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name, value in signature.bind(*args, **kwargs).arguments.items():
+            _require_kind(value, name, accepted[name])
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
 def _admits(annotation: Any, kind: str) -> bool:
     """Whether a jaxtyping annotation, or any member of a union, accepts this kind of number."""
     dtypes = getattr(annotation, "dtypes", None)
@@ -122,21 +141,35 @@ def _admits(annotation: Any, kind: str) -> bool:
 
 
 def _accepted(annotation: Any) -> tuple[type, ...]:
-    """Classes that an array argument may have; none if the annotation is not an array."""
+    """Classes that an argument may have; none if its class is not checked here."""
     members = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
     arrays = [member for member in members if hasattr(member, "array_type")]
     others = [member for member in members if not hasattr(member, "array_type")]
-    if not arrays or not all(isinstance(member, type) for member in others):
+    if not all(isinstance(member, type) for member in others):
         return ()
-    return (Tensor, np.ndarray, *(Real if member is float else member for member in others))
+    if arrays:
+        return (Tensor, np.ndarray, *(Real if member is float else member for member in others))
+    return tuple(others) if all(_is_checked(member) for member in others) else ()
+
+
+def _is_checked(kind: type) -> bool:
+    """Whether only objects of this class can be meant: no number, text or collection."""
+    plain = kind in (bool, NoneType, Tensor, torch.Generator)
+    return plain or is_dataclass(kind) or hasattr(kind, "_fields")
 
 
 def _require_kind(value: Any, name: str, accepted: tuple[type, ...]) -> None:
-    if accepted and not isinstance(value, accepted):
+    if not accepted or isinstance(value, accepted):
+        return
+    if np.ndarray in accepted:
         raise DtypeError(
             f"{name}: expected a tensor or a NumPy array, got {type(value).__name__}; "
             "convert it with torch.as_tensor"
         )
+    if accepted == (bool,):
+        require_flag(**{name: value})
+    else:
+        require_kind(accepted, **{name: value})
 
 
 def _leaves(values: Any) -> Iterator[Any]:

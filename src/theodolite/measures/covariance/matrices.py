@@ -19,6 +19,7 @@ from theodolite.checks import (
 from theodolite.errors import DomainError, ShapeError
 from theodolite.linalg import (
     array_function,
+    checks_classes,
     double,
     eigenvalue_groups,
     eps_of,
@@ -211,6 +212,7 @@ def haar_basis(size: int, generator: torch.Generator | None) -> Tensor:
     return q * torch.where(r.diagonal() < 0, -1.0, 1.0)
 
 
+@checks_classes
 def random_bases(
     dimensions: int, draws: int = 10, generator: torch.Generator | None = None
 ) -> Float[Tensor, "draws d d"]:

@@ -21,6 +21,7 @@ from theodolite.linalg import (
     KernelProducts,
     array_function,
     centered_products,
+    checks_classes,
     debiased_product,
     double,
     double_center,
@@ -111,7 +112,7 @@ def gram(
         A matrix with one row per example and one column per example of the other set.
 
     Raises:
-        ShapeError: If a matrix is expected, or the two sets differ in width.
+        ShapeError: If an argument is not a matrix, or the two sets differ in width.
         DomainError: If an entry is not finite.
 
     Examples:
@@ -220,7 +221,7 @@ def hsic(
 
     with :math:`H = I - 11^\top/n`, which centres, and :math:`\tilde K`, the matrix without its
     diagonal. :math:`\mathrm{HSIC}_1` (the default) is the mean over all quadruples of distinct
-    examples. It is an unbiased estimate of the value of the population.
+    examples. It is an unbiased estimate of the population value.
 
     Range: any number; biased: at least 0 if both are positive semi-definite.
     Invariant to: swapping arguments; adding :math:`v1^\top + 1v^\top`; a joint permutation.
@@ -335,6 +336,7 @@ class CenteredGrams:
         return CenteredGrams.of(self.grams[:, indices][:, :, indices], self.eps)
 
 
+@checks_classes
 def centered_cka(
     first: CenteredGrams, second: CenteredGrams, *, debiased: bool = True
 ) -> Float[Tensor, "m k"]:
@@ -349,6 +351,9 @@ def centered_cka(
         A table with one row per kernel of the first set, one column per kernel of the
         second.
 
+    Raises:
+        ShapeError: If the two sets have different numbers of examples.
+
     Examples:
         >>> x = torch.tensor([[1.0], [2.0], [3.0]])
         >>> y = torch.tensor([[1.0], [3.0], [2.0]])
@@ -359,6 +364,11 @@ def centered_cka(
     References:
         [kornblith2019], Eq. (3); [song2012], Eq. (5).
     """
+    if first.grams.shape[1:] != second.grams.shape[1:]:
+        raise ShapeError(
+            "expected kernels of the same examples, but first has "
+            f"{first.grams.shape[1]} examples and second has {second.grams.shape[1]}"
+        )
     a, b = first.grams.flatten(1), second.grams.flatten(1)
     upper, lower = torch.cat([a @ a.mT, a @ b.mT], 1), torch.cat([b @ a.mT, b @ b.mT], 1)
     diagonals = [side.grams.diagonal(dim1=1, dim2=2) for side in (first, second)]
@@ -368,6 +378,7 @@ def centered_cka(
     return cka_from_products(products, debiased=debiased, eps=eps, defined=defined)[:size, size:]
 
 
+@checks_classes
 def cka_from_products(
     products: KernelProducts,
     *,
@@ -410,6 +421,7 @@ def cka_from_products(
     return _cosine(totals, own.unsqueeze(0), own.unsqueeze(1), pairs)
 
 
+@checks_classes
 def permuted_cka(
     centered: Float[Tensor, "*layers n n"],
     targets: Float[Tensor, "b n c"],
@@ -426,6 +438,9 @@ def permuted_cka(
     Returns:
         One number for every layer and permutation.
 
+    Raises:
+        ShapeError: If the shapes do not match.
+
     Examples:
         >>> x = torch.tensor([[0.0], [1.0], [2.0], [5.0], [6.0], [7.0]])
         >>> kernel = CenteredGrams.of((x @ x.T).unsqueeze(0)).grams[0]
@@ -436,7 +451,14 @@ def permuted_cka(
     References:
         [kornblith2019], Eq. (3); [song2012], Eq. (5).
     """
+    require_axes(3, targets=targets)
+    require_nonempty(targets=targets)
     count, n, c = targets.shape
+    if centered.shape[-2:] != (n, n):
+        raise ShapeError(
+            f"centered: expected kernels between the {n} examples of the targets, shape "
+            f"(..., {n}, {n}), got {tuple(centered.shape)}; pass the grams of CenteredGrams"
+        )
     K, d = centered, centered.diagonal(dim1=-2, dim2=-1)
     Y = targets - targets.mean(1, keepdim=True)
     flat = Y.permute(1, 0, 2).reshape(n, count * c)

@@ -17,6 +17,7 @@ from theodolite.checks import (
 from theodolite.errors import DomainError
 from theodolite.linalg import (
     array_function,
+    checks_classes,
     double,
     double_center,
     eigenvalue_groups,
@@ -228,6 +229,7 @@ def participation_ratio(gram: Float[Tensor, "n n"], center: bool = False) -> Flo
     return participation_from_traces(K.trace(), K.square().sum(), defined)
 
 
+@checks_classes
 def participation_from_traces(
     trace: Float[Tensor, "*batch"],
     trace_of_square: Float[Tensor, "*batch"],

@@ -19,6 +19,7 @@ from theodolite.linalg import (
     alignment_from_norms,
     array_function,
     center_all,
+    checks_classes,
     double,
     double_center,
     eps_of,
@@ -74,7 +75,13 @@ def stacked(kernel: Float[Tensor, "n c n c"]) -> Float[Tensor, "m m"]:
 
 
 def require_kernel(kernel: Tensor) -> None:
-    """A symmetric, finite kernel with axes example, output, example, output."""
+    """Check for a symmetric, finite kernel with axes example, output, example, output."""
+    require_kernel_shape(kernel)
+    require_symmetric(kernel=stacked(kernel))
+
+
+def require_kernel_shape(kernel: Tensor) -> None:
+    """Check for the axes example, output, example, output."""
     require_axes(4, kernel=kernel)
     require_nonempty(kernel=kernel)
     if kernel.shape[:2] != kernel.shape[2:]:
@@ -82,11 +89,10 @@ def require_kernel(kernel: Tensor) -> None:
             f"kernel: expected shape (n, c, n, c), got {tuple(kernel.shape)}; the axes are "
             "example, output, example, output (a matrix over stacked pairs needs a reshape)"
         )
-    require_symmetric(kernel=stacked(kernel))
 
 
 def require_kernel_and_targets(kernel: Tensor, **targets: Tensor) -> None:
-    """A kernel, and arrays with one number per example and output of it."""
+    """Check a kernel, and arrays with one number for each of its examples and outputs."""
     require_kernel(kernel)
     for name, values in targets.items():
         require_axes(2, **{name: values})
@@ -254,6 +260,7 @@ def tangent_alignment(
     return _alignment(kernel_and_label(kernel, targets, center=center))
 
 
+@checks_classes
 def permuted_alignments(
     kernel: Float[Tensor, "n c n c"], targets: Float[Tensor, "b n c"]
 ) -> Float[Tensor, " b"]:
@@ -266,6 +273,9 @@ def permuted_alignments(
     Returns:
         One number for every permutation.
 
+    Raises:
+        ShapeError: If the shapes do not match.
+
     Examples:
         >>> kernel = torch.diag(torch.tensor([2.0, 2.0, 1.0])).reshape(3, 1, 3, 1)
         >>> y = torch.tensor([[1.0], [-1.0], [0.0]])
@@ -275,6 +285,14 @@ def permuted_alignments(
     References:
         [lou2022], Eq. (7).
     """
+    require_kernel_shape(kernel)
+    require_axes(3, targets=targets)
+    require_nonempty(targets=targets)
+    if targets.shape[1:] != kernel.shape[:2]:
+        raise ShapeError(
+            f"targets: expected shape (permutations, {kernel.shape[0]}, {kernel.shape[1]}), one "
+            f"number per example and output of the kernel, got {tuple(targets.shape)}"
+        )
     pair = kernel_and_label(kernel, targets[0], center=True)
     Y = center_all(double(targets)).flatten(1)
     energies = (Y * (Y @ pair.kernel)).sum(1)

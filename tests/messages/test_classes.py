@@ -1,0 +1,166 @@
+"""Arguments of a wrong class: the error names the argument, what was expected and what came."""
+
+import numpy as np
+import pytest
+import torch
+
+from theodolite.errors import DomainError, DtypeError, ShapeError
+from theodolite.linalg import Eigen
+from theodolite.measures import covariance, gradient, kernel, representation, tangent
+from theodolite.metrics import RepresentationAlignment
+from theodolite.theory import convergence, infinite_width, kernel_regression
+
+X = torch.tensor([[1.0, 0.0], [2.0, 1.0], [3.0, 5.0], [4.0, 1.0]])
+LABELS = torch.tensor([0, 1, 0, 1])
+GRAM = X @ X.T
+TANGENT = torch.eye(4).reshape(4, 1, 4, 1)
+GRAMS = kernel.CenteredGrams.of(GRAM.unsqueeze(0))
+
+FLAGS = {
+    "cka": lambda: kernel.cka(GRAM, GRAM, "biased"),
+    "linear_cka": lambda: kernel.linear_cka(X, X, "biased"),
+    "target_cka": lambda: kernel.target_cka(X, LABELS, "biased"),
+    "cka_matrix": lambda: kernel.cka_matrix([X, X], LABELS, "biased"),
+    "hsic": lambda: kernel.hsic(GRAM, GRAM, debiased=None),
+    "centered_cka": lambda: kernel.centered_cka(GRAMS, GRAMS, debiased="biased"),
+}
+
+
+@pytest.mark.parametrize("call", FLAGS.values(), ids=FLAGS)
+def test_a_name_is_no_flag(call):
+    """Any text counts as true, so "biased" gave the debiased number."""
+    with pytest.raises(DtypeError, match=r"debiased: expected True or False, got ('biased'|None)"):
+        call()
+
+
+def test_flags_of_numpy_are_flags():
+    assert kernel.cka(GRAM, GRAM, np.bool_(False)) == kernel.cka(GRAM, GRAM, False)
+
+
+CLASSES = {
+    "projections": (
+        lambda: representation.area_from_projections(X),
+        "projections: expected LabelProjections, got Tensor",
+    ),
+    "share": (
+        lambda: representation.top_share_from_projections(None, 1),
+        "projections: expected LabelProjections, got None",
+    ),
+    "curve": (
+        lambda: representation.curve_from_projections([X]),
+        "projections: expected LabelProjections, got list",
+    ),
+    "sums": (
+        lambda: gradient.contrast_from_sums(X, X),
+        "classes: expected SetSums, got Tensor",
+    ),
+    "products": (
+        lambda: kernel.cka_from_products(GRAM),
+        "products: expected KernelProducts, got Tensor",
+    ),
+    "grams": (
+        lambda: kernel.centered_cka(GRAM, GRAMS),
+        "first: expected CenteredGrams, got Tensor",
+    ),
+    "directions": (
+        lambda: covariance.compare_misalignment_along(torch.eye(2), X, covariance.random_bases),
+        "directions: expected Eigen, got Tensor",
+    ),
+    "generator": (
+        lambda: covariance.random_basis_misalignment(torch.eye(2), generator=0),
+        "generator: expected torch.Generator or None, got 0",
+    ),
+    "bases": (
+        lambda: covariance.random_bases(3, 2, 0),
+        "generator: expected torch.Generator or None, got 0",
+    ),
+    "permuted targets": (
+        lambda: kernel.permuted_cka(GRAM, None),
+        "targets: expected torch.Tensor, got None",
+    ),
+    "values": (
+        lambda: gradient.mean_over_classes([0.5]),
+        "values: expected torch.Tensor, got list",
+    ),
+    "trace": (
+        lambda: kernel.participation_from_traces(None, torch.ones(1)),
+        "trace: expected torch.Tensor, got None",
+    ),
+    "norms": (
+        lambda: tangent.alignment_from_norms(torch.ones(1), None, 1.0),
+        "kernel_norm: expected torch.Tensor, got None",
+    ),
+    "thresholds": (
+        lambda: RepresentationAlignment(2, [0.0, 0.5]),
+        "thresholds: expected a tensor, got list; convert it with torch.as_tensor",
+    ),
+    "ridge": (
+        lambda: kernel_regression.linear_probe(X, X, "0.1"),
+        "ridge: expected a number, got '0.1'",
+    ),
+    "rates": (
+        lambda: convergence.convert_step_size([0.1], "mean", 3),
+        "learning_rate: expected a number, got list",
+    ),
+    "cosine": (
+        lambda: infinite_width.forward_losses(3, None),
+        "correlation: expected a number, got None",
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "message"), CLASSES.values(), ids=CLASSES)
+def test_says_which_class_was_expected(call, message):
+    with pytest.raises(DtypeError) as raised:
+        call()
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("count", ["2", 2.0, [2]])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda count: tangent.centered_labels(LABELS, count),
+        lambda count: kernel.target_gram(LABELS, count),
+        lambda count: gradient.class_alignment(X, LABELS, count),
+    ],
+)
+def test_a_number_of_classes_is_whole(call, count):
+    with pytest.raises(DomainError, match="num_classes: expected an integer of at least 1, got"):
+        call(count)
+
+
+SHAPES = {
+    "kernel": (
+        lambda: tangent.permuted_alignments(GRAM, X.unsqueeze(0)),
+        "kernel: expected 4 axes, got shape (4, 4)",
+    ),
+    "permutations": (
+        lambda: tangent.permuted_alignments(TANGENT, X.unsqueeze(0)),
+        "targets: expected shape (permutations, 4, 1)",
+    ),
+    "targets": (
+        lambda: kernel.permuted_cka(GRAMS.grams, X),
+        "targets: expected 3 axes, got shape (4, 2)",
+    ),
+    "centered": (
+        lambda: kernel.permuted_cka(GRAMS.grams, X[:3].unsqueeze(0)),
+        "centered: expected kernels between the 3 examples of the targets",
+    ),
+    "other examples": (
+        lambda: kernel.centered_cka(GRAMS, GRAMS.take(torch.tensor([0, 1, 2]))),
+        "first has 4 examples and second has 3",
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "message"), SHAPES.values(), ids=SHAPES)
+def test_shapes_of_permuted_targets(call, message):
+    with pytest.raises(ShapeError) as raised:
+        call()
+    assert message in str(raised.value)
+
+
+def test_eigenpairs_are_accepted():
+    pairs = Eigen(torch.tensor([2.0, 1.0]), torch.eye(2))
+    assert covariance.compare_misalignment_along(pairs, X, covariance.random_bases).subspace == 2
