@@ -5,14 +5,14 @@ Arguments are passed by keyword, so that the message can use the caller's own na
 """
 
 import re
-from collections.abc import Sequence
-from numbers import Real
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral, Real
 from os import PathLike
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from theodolite.errors import DomainError, DtypeError, NotFiniteError, ShapeError
 
@@ -24,6 +24,7 @@ __all__ = [
     "require_count",
     "require_finite",
     "require_flag",
+    "require_function",
     "require_kind",
     "require_labels",
     "require_nonempty",
@@ -57,12 +58,22 @@ def require_kind(kinds: type | tuple[type, ...], **values: Any) -> None:
             raise DtypeError(f"{name}: expected {listed}, got {_given(value)}")
 
 
+_CLASS_WORDS = {
+    type(None): "None",
+    bool: "True or False",
+    nn.Module: "a torch.nn.Module",
+    str: "text",
+    Integral: "a whole number",
+    Mapping: "a mapping",
+    Sequence: "a list",
+    Iterable: "a list",
+}
+
+
 def _class_text(kind: type) -> str:
-    """The name of a class; classes of torch with their package."""
-    if kind is type(None):
-        return "None"
+    """A class in plain words, or its name; classes of torch with their package."""
     package = "torch." if kind.__module__.startswith("torch") else ""
-    return f"{package}{kind.__name__}"
+    return _CLASS_WORDS.get(kind, f"{package}{kind.__name__}")
 
 
 def require_flag(**values: Any) -> None:
@@ -255,6 +266,17 @@ def require_count(minimum: int, **values: int) -> None:
             raise DomainError(f"{name}: expected an integer of at least {minimum}, got {value!r}")
 
 
+def require_function(**values: Any) -> None:
+    """Check that each value can be called, and is no class, whose objects are meant."""
+    for name, value in values.items():
+        if isinstance(value, type):
+            raise DtypeError(
+                f"{name}: expected a function, got {_given(value)}; make an instance first"
+            )
+        if not callable(value):
+            raise DtypeError(f"{name}: expected a function, got {_given(value)}")
+
+
 def require_choice(options: Sequence[str | None], **values: str | None) -> None:
     """Check that each value is one of the allowed values."""
     for name, value in values.items():
@@ -280,7 +302,8 @@ def size_in_bytes(size: int | float | str | None) -> int | None:
     """
     if size is None:
         return None
-    text = size.strip().upper() if isinstance(size, str) else f"{float(size):.0f}"
+    known = isinstance(size, (str, Real))
+    text = size.strip().upper() if isinstance(size, str) else f"{size:.0f}" if known else ""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?", text)
     if isinstance(size, bool) or found is None or found[2] not in _UNITS or not float(found[1]):
         raise DomainError(f"memory_limit: expected a size such as '4GB' or '512MiB', got {size!r}")

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import theodolite as th
-from theodolite.errors import DomainError, DtypeError
+from theodolite.errors import DomainError, DtypeError, UnknownNameError
 
 TASK = (torch.randn(40, 3), torch.arange(40) % 2)
 
@@ -27,5 +27,5 @@ def test_a_callable_that_builds_something_else_is_named():
 
 
 def test_an_unknown_option_is_named():
-    with pytest.raises(TypeError, match="tangents"):
+    with pytest.raises(UnknownNameError, match="unknown option 'tangents'; did you mean 'tangent'"):
         th.transfer(nn.Linear(3, 2), TASK, tangents=True)

@@ -290,11 +290,12 @@ def _items(data: Any, batch_fn: Callable[[Any], Batch] | None, limit: int | None
         return data if isinstance(data, Iterable) and not _is_one_batch(data) else [data]
     if _is_one_batch(data):
         return [data]
-    if isinstance(data, Iterable):
+    if isinstance(data, Iterable) and not hasattr(data, "iloc"):
         return _gathered(data, limit)
     raise DtypeError(
         f"data: expected tensors, (inputs, targets), a mapping, a data loader or an iterable of "
-        f"batches, got {type(data).__name__}; pass batch_fn= to convert it"
+        f"batches, got {type(data).__name__}; "
+        + ("pass data.to_numpy()" if hasattr(data, "iloc") else "pass batch_fn= to convert it")
     )
 
 
@@ -490,9 +491,14 @@ def _batch_of_mapping(inputs: dict[str, Any]) -> Batch:
 
 
 def _as_tensor(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return torch.from_numpy(value)
-    return value
+    if not isinstance(value, np.ndarray):
+        return value
+    if value.dtype.kind not in "biufc":
+        raise DtypeError(
+            f"data: expected numbers, got an array of {value.dtype}; encode text and other objects "
+            "as numbers"
+        )
+    return torch.from_numpy(value)
 
 
 def _as_targets(value: Any) -> Any:

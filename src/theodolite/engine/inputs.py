@@ -102,7 +102,7 @@ def require_device(device: torch.device | str | None, model: nn.Module) -> None:
     """
     try:
         missing = device is not None and torch.empty(0, device=device).is_meta
-    except (RuntimeError, AssertionError):
+    except (RuntimeError, AssertionError, TypeError):
         missing = True
     if missing:
         raise DomainError(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from theodolite.engine.calls import CannotSplitError
 from theodolite.engine.state import parameters_of
-from theodolite.errors import DomainError, UnknownNameError
+from theodolite.errors import DomainError, DtypeError, UnknownNameError
 
 Layers = str | Iterable[str] | Mapping[str, Iterable[str]] | Callable[[str, nn.Module], bool]
 Parameters = str | Iterable[str] | Callable[[str, nn.Parameter], bool] | None
@@ -197,7 +197,7 @@ def _chosen_parameters(
     if callable(params):
         chosen = {name: value for name, value in first.items() if params(name, value)}
     else:
-        patterns = [params] if isinstance(params, str) else list(params)
+        patterns = _patterns(params=params)
         matched = {name for pattern in patterns for name in _matches("parameter", pattern, first)}
         chosen = {name: value for name, value in first.items() if name in matched}
     if not chosen:
@@ -256,16 +256,29 @@ def select_layers(model: nn.Module, layers: Layers) -> list[str]:
         UnknownNameError: If a name or pattern matches nothing; the message has the nearest names.
     """
     modules = dict(model.named_modules())
-    if callable(layers):
+    if callable(layers) and not isinstance(layers, type):
         found = {name for name, module in modules.items() if layers(name, module)}
         if not found:
             raise DomainError("layers: expected the predicate to accept at least one module")
     else:
-        patterns = [layers] if isinstance(layers, str) else list(layers)
+        patterns = _patterns(layers=layers)
         found = {name for pattern in patterns for name in _matches("layer", pattern, modules)}
         if not found:
             raise DomainError("layers: expected at least one name or pattern, got none")
     return [name for name in modules if name in found]
+
+
+def _patterns(**given: Any) -> list[str]:
+    """Names or patterns as a list."""
+    ((option, value),) = given.items()
+    patterns = [value] if isinstance(value, str) or not isinstance(value, Iterable) else [*value]
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            shown = pattern.__name__ if isinstance(pattern, type) else repr(pattern)
+            raise DtypeError(
+                f"{option}: expected names or patterns as text, or a predicate, got {shown}"
+            )
+    return patterns
 
 
 def _matches(kind: str, pattern: str, known: Iterable[str]) -> list[str]:

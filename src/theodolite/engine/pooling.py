@@ -145,7 +145,14 @@ def pooled(
     if values.dtype in HALF or not values.is_floating_point():
         values = values.float()
     if callable(pool):
-        return pool(values).flatten(1)
+        rows = pool(values)
+        if not isinstance(rows, Tensor) or rows.ndim == 0:
+            got = "a single number" if isinstance(rows, Tensor) else type(rows).__name__
+            raise ShapeError(
+                f"pool: expected a tensor with one row per example from the function, got {got}; "
+                "keep the first axis"
+            )
+        return rows.unsqueeze(1) if rows.ndim == 1 else rows.flatten(1)
     if values.ndim <= 2:
         return values if values.ndim == 2 else values.reshape(len(values), 1)
     if values.ndim == 3 and not gives_channels_first(module):

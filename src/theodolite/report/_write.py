@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.advice.pairs import LayerPairs
+from theodolite.checks import require_kind
 from theodolite.errors import RecordError, UnknownNameError
 from theodolite.records import Run, groups_of
 from theodolite.report.pages import DARK, LIGHT, write_page
@@ -81,6 +82,7 @@ def plot(runs: Sequence[Run], name: str, *, step: int | None = None, theme: str 
     """
     from theodolite.report._catalog import named_figure, plotly_figure
 
+    require_kind(str, name=name)
     _require_runs(runs)
     palette = _palette(theme)
     group = groups_of(runs, _MOST_STEPS)[0]

@@ -147,6 +147,11 @@ def _features_of(features: Any) -> dict[str, Tensor]:
     for name, values in features.items():
         place = f"features[{name!r}]"
         rows = values.detach() if isinstance(values, Tensor) else _numbers(values, place)
+        if rows.is_complex():
+            raise DtypeError(
+                f"{place}: expected real numbers, got complex numbers; pass real and imaginary "
+                "parts as separate columns"
+            )
         if rows.ndim < 2 or rows.numel() == 0:
             raise ShapeError(
                 f"{place}: expected one row of features per example, got shape "

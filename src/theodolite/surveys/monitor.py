@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from numbers import Real
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -218,6 +219,7 @@ class Monitor:
         Returns:
             The survey of this step.
         """
+        require_count(0, step=step)
         return self._measure(step, self._options, self._planned({}))
 
     def close(self, step: int | None = None) -> None:
@@ -381,6 +383,7 @@ def schedule(every: Every) -> Callable[[int], bool]:
         require_count(1, every=every)
         return lambda step: step % every == 0
     steps = frozenset(every)
+    require_count(0, **{f"every[{place}]": step for place, step in enumerate(steps)})
     return lambda step: step in steps
 
 
@@ -483,10 +486,10 @@ class Budget:
     def __init__(
         self, share: float | None = None, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        if share is not None and not share > 0:
+        if share is not None and not (isinstance(share, Real) and share > 0):
             raise DomainError(
                 f"budget: expected a positive share of the training's time, such as 0.05, got "
-                f"{share}; leave budget= out to measure at every step that is due"
+                f"{share!r}; leave budget= out to measure at every step that is due"
             )
         self.share, self._clock = share, clock
         self._begun, self._spent, self._longest = clock(), 0.0, 0.0

@@ -1,15 +1,23 @@
 """The options of surveys and monitors, in one place."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from numbers import Integral, Real
 from typing import Any
 
 import torch
 
 from theodolite._distributed import Group, Processes
-from theodolite.checks import require_choice, require_count, size_in_bytes
+from theodolite.checks import (
+    require_choice,
+    require_count,
+    require_flag,
+    require_function,
+    require_kind,
+    size_in_bytes,
+)
 from theodolite.engine import Batch, Layers, Loss, Parameters, Pool, Read, Readout, require_pool
-from theodolite.errors import DomainError, UnknownNameError
+from theodolite.errors import DomainError, DtypeError, UnknownNameError
 from theodolite.records import FAMILIES
 
 __all__ = [
@@ -147,6 +155,8 @@ class SurveyOptions:
     group: Group = "auto"
 
     def __post_init__(self) -> None:
+        self._require_classes()
+        object.__setattr__(self, "seed", int(self.seed))
         named = (self.families,) if isinstance(self.families, str) else tuple(self.families)
         for family in named:
             if family not in FAMILIES:
@@ -170,11 +180,30 @@ class SurveyOptions:
         require_count(0, permutations=self.permutations, half_samples=self.half_samples)
         if self.pool is not None:
             require_pool(self.pool)
-        if self.seconds is not None and not self.seconds > 0:
+        if self.seconds is not None and not (isinstance(self.seconds, Real) and self.seconds > 0):
             raise DomainError(
-                f"seconds: expected a positive number, or None for no limit, got {self.seconds}"
+                f"seconds: expected a positive number, or None for no limit, got {self.seconds!r}"
             )
         object.__setattr__(self, "memory_limit", size_in_bytes(self.memory_limit))
+
+    def _require_classes(self) -> None:
+        """Check the classes of the options that have no other check."""
+        require_kind((str, Iterable), families=self.families)
+        require_kind(Mapping, sizes=self.sizes)
+        require_kind(Integral, seed=self.seed)
+        require_kind(str, name=self.name, split=self.split, label_source=self.label_source)
+        require_flag(details=self.details)
+        if self.classes is not None:
+            require_kind(Sequence, classes=self.classes)
+        if self.image_shape is not None:
+            whole = isinstance(self.image_shape, Sequence) and not isinstance(self.image_shape, str)
+            if not whole or not all(isinstance(side, Integral) for side in self.image_shape):
+                raise DtypeError(
+                    "image_shape: expected (height, width) or (channels, height, width), got "
+                    f"{self.image_shape!r}"
+                )
+        functions = {"loss": self.loss, "batch_fn": self.batch_fn}
+        require_function(**{name: value for name, value in functions.items() if value is not None})
 
     @property
     def reduction(self) -> Pool:
@@ -229,6 +258,7 @@ class SurveyOptions:
         Raises:
             UnknownNameError: If an option does not exist.
         """
+        require_kind((SurveyOptions, Mapping, type(None)), options=options)
         known = [entry.name for entry in fields(cls)]
         for name in (*(options if isinstance(options, Mapping) else ()), *keywords):
             if name not in known:
@@ -314,6 +344,7 @@ def group_of(options: "SurveyOptions | Mapping[str, Any] | None") -> Group:
     """The process group in the options. It is needed before options can be compared."""
     if isinstance(options, SurveyOptions):
         return options.group
+    require_kind((SurveyOptions, Mapping, type(None)), options=options)
     return (options or {}).get("group", "auto")
 
 

@@ -4,7 +4,9 @@ Each of several processes may hold a part of the data. All draw the probe set th
 all the data would draw (``shards.py``). The record lists every change of the data.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
@@ -527,24 +529,23 @@ def draw_fitting(
     fit = fit_inputs(model, drawn, options)
     others = None
     if held_out is not None:
-        judges = draw_probe(held_out, options, processes, device=place)
-        _require_accepted(model, judges)
+        with _about_held_out():
+            judges = draw_probe(held_out, options, processes, device=place)
+            fit_batch(model, judges.batch.take(slice(0, 2)))
         known = [part for some in processes.gather(seen) for part in some]
         drawn, others = _judging(drawn, judges, torch.cat(known) if known else None)
     probe = fit.probe(drawn, options)
     return probe, None if others is None else fit.probe(others, options), fit
 
 
-def _require_accepted(model: nn.Module, judges: Probe) -> None:
-    """Try two held-out examples; an error about them names the argument.
-
-    Raises:
-        ShapeError: If the model does not accept them.
-    """
+@contextmanager
+def _about_held_out() -> Iterator[None]:
+    """Name the argument in errors about held-out examples."""
     try:
-        fit_batch(model, judges.batch.take(slice(0, 2)))
-    except ShapeError as error:
-        raise ShapeError(f"held_out: {str(error).removeprefix('data: ')}") from error
+        yield
+    except (DomainError, DtypeError, ShapeError) as error:
+        text = re.sub(r"^(data|targets): ", "", str(error))
+        raise type(error)(f"held_out: {text}") from error
 
 
 def _repeated(keys: Tensor) -> int:

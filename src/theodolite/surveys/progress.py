@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from theodolite.engine import Batch, model_device
+from theodolite.errors import DomainError
 
 __all__ = [
     "EIGEN",
@@ -252,6 +253,11 @@ def shown_progress(progress: ProgressBar) -> Iterator[Watch]:
 
     ``"auto"`` writes lines only for a survey that takes longer than ten seconds.
     """
+    if progress not in (True, "auto") and not callable(progress):
+        raise DomainError(
+            'progress: expected "auto", True, False or a function of (share, text), got '
+            f"{progress!r}"
+        )
     if callable(progress):
         watch = progress
         yield lambda done, what: watch(done, what) if done >= 0 else None

@@ -15,7 +15,8 @@ from theodolite.advice.captions import digest_words
 from theodolite.advice.comparing import latest_answers
 from theodolite.advice.reasons import count_of
 from theodolite.advice.summary import summary_text
-from theodolite.errors import DomainError, RecordError, UnknownNameError
+from theodolite.checks import require_count, require_kind, require_path
+from theodolite.errors import DomainError, DtypeError, RecordError, UnknownNameError
 from theodolite.records import (
     LARGEST_RECORD,
     Answer,
@@ -64,19 +65,23 @@ class Shown(ABC):
         """
         return frame_of(self._shown(), names=len(self._shown()) > 1)
 
-    def plot(self, name: str, **options: Any) -> Any:
+    def plot(self, name: str, *, step: int | None = None, theme: str = "light") -> Any:
         """A Plotly figure of a family, a measure or a curve.
 
         Args:
             name: such as ``"kernel"``, ``"cka_target"`` or ``"alignment_curve"``.
-            **options: ``step=``, the training step, and ``theme=``, ``"light"`` or ``"dark"``.
+            step: the training step, for a history.
+            theme: ``"light"`` or ``"dark"``.
 
         Returns:
             A Plotly figure.
+
+        Raises:
+            UnknownNameError: If nothing has this name, or there is no such theme.
         """
         from theodolite.report import plot
 
-        return plot(self._shown(), name, **options)
+        return plot(self._shown(), name, step=step, theme=theme)
 
     def to_html(self, path: str | os.PathLike[str], title: str = "") -> Path:
         """Write one page that works offline; return its path.
@@ -88,6 +93,8 @@ class Shown(ABC):
         Returns:
             The path of the page.
         """
+        require_path(path=path)
+        require_kind(str, title=title)
         if not self.writes:
             return Path(path)
         from theodolite.report import write_html
@@ -174,14 +181,20 @@ class Survey(OneRun):
 
         Raises:
             UnknownNameError: If there is no such number.
+            DomainError: If the number is one of a layer, and no layer is named.
         """
-        rows = [row for row in self.record.contents["rows"] if row["layer"] == layer]
-        if not rows:
-            raise UnknownNameError("layer", str(layer), self.layers)
+        every = self.record.contents["rows"]
+        rows = [row for row in every if row["layer"] == layer]
+        if not rows and layer is not None:
+            raise UnknownNameError("layer", layer, self.layers)
         for row in rows:
             if row["measure"] == measure:
                 keys = ("value", "error", "null_mean", "null_sd", "method")
                 return Estimate(*(row[key] for key in keys))
+        if layer is None:
+            _require_no_layer(
+                "measure", measure, [r["layer"] for r in every if r["measure"] == measure]
+            )
         raise UnknownNameError("measure", measure, [row["measure"] for row in rows])
 
     def curve(self, name: str, layer: str | None = None) -> dict[str, np.ndarray]:
@@ -196,12 +209,20 @@ class Survey(OneRun):
 
         Raises:
             UnknownNameError: If there is no such curve.
+            DomainError: If the curve is one of a layer, and no layer is named.
         """
-        curves = [curve for curve in self.record.contents["curves"] if curve["layer"] == layer]
+        every = self.record.contents["curves"]
+        curves = [curve for curve in every if curve["layer"] == layer]
+        if not curves and layer is not None:
+            raise UnknownNameError("layer", layer, self.layers)
         for curve in curves:
             if curve["name"] == name:
                 return {role: self.record.arrays[key] for role, key in curve["arrays"].items()}
-        raise UnknownNameError("curve", name, [curve["name"] for curve in curves])
+        if layer is None:
+            layers = [curve["layer"] for curve in every if curve["name"] == name]
+            _require_no_layer("curve", name, layers)
+            curves = every  # few curves belong to the whole model, so name all
+        raise UnknownNameError("curve", name, dict.fromkeys(curve["name"] for curve in curves))
 
     def summary(self) -> str:
         """The answers, the headline number of every family and layer, and warnings, as text."""
@@ -301,6 +322,17 @@ class History(OneRun):
         return f"History({steps}, {layers}{mark})"
 
 
+def _require_no_layer(kind: str, name: str, layers: Sequence[str]) -> None:
+    """Refuse a name of which each layer has its own numbers."""
+    if layers:
+        listed = ", ".join(repr(layer) for layer in layers[:3])
+        more = ", ..." if len(layers) > 3 else ""
+        raise DomainError(
+            f"layer: expected a name, since every layer has its own {kind} {name!r}, got none; "
+            f"pass one of {listed}{more}"
+        )
+
+
 def digest_mark(*records: Record) -> str:
     """The text that marks records without a digest in the repr of a result."""
     return ", no digest" if any(record.unverified for record in records) else ""
@@ -314,6 +346,7 @@ def digest_line(*records: Record) -> str:
 
 def saved(run: Run, folder: str | os.PathLike[str], *, overwrite: bool) -> Path:
     """Write a run. If the folder holds a run already, write beside it and warn."""
+    require_path(folder=folder)
     place = save_run(run, folder, overwrite=overwrite).parent
     _tell_place(place, folder)
     return place
@@ -325,6 +358,7 @@ def unused_folder(folder: str | os.PathLike[str], *, overwrite: bool = False) ->
     Raises:
         RecordError: If the path is a file.
     """
+    require_path(folder=folder)
     if is_there(Path(folder)) and Path(folder).is_file():
         raise RecordError(f"{folder}: expected a folder, got a file; name another place")
     place = free_folder(folder, overwrite=overwrite)
@@ -361,6 +395,9 @@ def load(
         >>> load(folder).layers
         ['layer']
     """
+    require_path(folder=folder)
+    if max_bytes is not None:
+        require_count(1, max_bytes=max_bytes)
     found = load_result(folder, max_bytes=max_bytes)
     if isinstance(found, Run):
         return History(found) if found.is_history else Survey(found.head)
@@ -420,21 +457,23 @@ class Comparison(Shown):
             parts.append("\n".join(f"{k}. {v.sentence(names)}" for k, v in found.items()))
         return "\n\n".join(parts)
 
-    def plot(self, name: str, **options: Any) -> Any:
+    def plot(self, name: str, *, step: int | None = None, theme: str = "light") -> Any:
         """A Plotly figure; ``"cka"`` and ``"neighbours"`` show all pairs of layers.
 
         Args:
             name: such as ``"cka_target"``, ``"cka"`` or ``"neighbours"``.
-            **options: ``step=``, the training step, and ``theme=``, ``"light"`` or ``"dark"``.
+            step: the training step, for histories.
+            theme: ``"light"`` or ``"dark"``.
 
         Returns:
             A Plotly figure.
 
         Raises:
             DomainError: If a figure of pairs needs models, and results were compared.
+            UnknownNameError: If nothing has this name, or there is no such theme.
         """
         if name not in ("cka", "neighbours"):
-            return super().plot(name, **options)
+            return super().plot(name, step=step, theme=theme)
         if self.pairs is None:
             raise DomainError(
                 f"{name}: expected a comparison of two models, got one of results, which keep no "
@@ -442,7 +481,7 @@ class Comparison(Shown):
             )
         from theodolite.report import plot_pairs
 
-        return plot_pairs(self.pairs, name, (self.names[0], self.names[1]), **options)
+        return plot_pairs(self.pairs, name, (self.names[0], self.names[1]), theme=theme)
 
     def _shown(self) -> Sequence[Run]:
         return self.runs
@@ -450,6 +489,13 @@ class Comparison(Shown):
     def __repr__(self) -> str:
         shown = [*self.names[:6], *["..."] * (len(self.names) > 6)]
         return f"Comparison({len(self.names)} runs: {', '.join(shown)})"
+
+
+def _names_of(names: Sequence[str]) -> list[str]:
+    """The names of results as a list; a single text is no list."""
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise DtypeError(f"names: expected a list of texts, one per result, got {names!r}")
+    return list(names)
 
 
 def compare(*results: Any, names: Sequence[str] | None = None, **options: Any) -> Comparison:
@@ -489,7 +535,7 @@ def compare(*results: Any, names: Sequence[str] | None = None, **options: Any) -
             "compare: expected at least two surveys, or at least two histories, or two models and "
             f"their data, got {kinds}{''.join(f', {name}=' for name in options)}"
         )
-    chosen = [run.name for run in runs] if names is None else list(names)
+    chosen = [run.name for run in runs] if names is None else _names_of(names)
     if len(chosen) != len(runs):
         raise DomainError(f"names: expected {len(runs)}, one per result, got {len(chosen)}")
     named = zip(runs, unique_names(chosen), strict=True)

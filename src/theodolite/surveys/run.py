@@ -504,6 +504,12 @@ def _require_options(context: SurveyContext) -> None:
         DomainError: If labels exceed the outputs, or targets and outputs differ in number.
         ShapeError: If the loss does not give one number per example, or an image has other sizes.
     """
+    names, k = context.options.classes, context.probe.rows.num_classes
+    if context.task is None and names is not None and k is not None and len(names) < k:
+        raise DomainError(
+            f"classes: expected a name for each of {k} classes, got {len(names)}; leave classes= "
+            "out to number them"
+        )
     layout, targets = context.layout, context.probe.rows
     wants = {family for family in context.options.families if not _inapplicable(context, family)}
     if context.task is None and (

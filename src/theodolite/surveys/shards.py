@@ -13,7 +13,7 @@ from torch import Tensor
 
 from theodolite._distributed import Processes
 from theodolite.engine import Batch, tensors_in
-from theodolite.errors import DomainError, ShapeError
+from theodolite.errors import DomainError, DtypeError, ShapeError
 from theodolite.surveys.targets import Targets, Task
 
 __all__ = ["Shard", "find_shard", "grouped_targets", "probe_digest", "true_targets"]
@@ -135,7 +135,13 @@ def _own_truth(truth: Any, count: int) -> Tensor | None:
             f"truth: expected {count} true labels as in the other processes, got none; pass the "
             "part that goes with this process's data"
         )
-    values = torch.as_tensor(truth).detach().cpu()
+    try:
+        values = torch.as_tensor(truth).detach().cpu()
+    except (TypeError, ValueError, RuntimeError):
+        raise DtypeError(
+            "truth: expected class numbers or real numbers, got "
+            f"{type(truth).__name__}; number the classes as in the targets"
+        ) from None
     if values.ndim == 0 or len(values) != count:
         raise ShapeError(
             f"truth: expected one label for each of {count} examples, got "
@@ -167,6 +173,11 @@ def grouped_targets(
     listed: list[Any] = []
     with processes.together():
         if groups is not None and count:
+            if isinstance(groups, str) or not isinstance(groups, Iterable):
+                raise DtypeError(
+                    "groups: expected a list with a number or a name for each example, got "
+                    f"{groups!r}"
+                )
             listed = groups.tolist() if hasattr(groups, "tolist") else list(groups)
         if len(listed) != count:
             raise ShapeError(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from theodolite.engine import Loss, per_example_cross_entropy
-from theodolite.errors import DomainError
+from theodolite.errors import DomainError, DtypeError
 from theodolite.linalg import target_columns
 from theodolite.measures.representation import scaled_targets
 
@@ -67,9 +67,14 @@ class Targets:
 
         Raises:
             DomainError: If a class label is negative or a number is not finite.
+            DtypeError: If numbers are complex.
         """
         if not isinstance(targets, Tensor) or targets.ndim == 0:
             return cls(Task.UNLABELED)
+        if targets.is_complex():
+            raise DtypeError(
+                "targets: expected class labels or real numbers, got complex numbers; pass .real"
+            )
         values = targets.detach().cpu()
         if values.ndim > 2:
             return cls(Task.SEQUENCES)

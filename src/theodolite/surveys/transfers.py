@@ -8,7 +8,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 from warnings import warn
@@ -26,7 +26,15 @@ from theodolite.advice.choosing import (
     transfer_answers,
 )
 from theodolite.advice.reasons import Reason, error_kind, reason
-from theodolite.checks import require_count, require_positive, size_in_bytes, size_text
+from theodolite.checks import (
+    require_count,
+    require_function,
+    require_kind,
+    require_path,
+    require_positive,
+    size_in_bytes,
+    size_text,
+)
 from theodolite.engine import (
     Batch,
     Layers,
@@ -42,9 +50,11 @@ from theodolite.engine import (
 )
 from theodolite.errors import (
     DomainError,
+    DtypeError,
     MemoryLimitError,
     RecordError,
     TheodoliteError,
+    UnknownNameError,
     UnwrittenWarning,
 )
 from theodolite.linalg import LeaveOneOut, regression_targets, symmetric_eigen
@@ -204,7 +214,8 @@ def transfer(
     Raises:
         DomainError: If the targets cannot be learned (one class, no class with two examples), or no
             model could be measured.
-        DtypeError: If an entry of ``models`` is not a model.
+        DtypeError: If an entry of ``models`` is not a model, or an argument of a wrong class.
+        UnknownNameError: If an option does not exist.
 
     Examples:
         >>> from torch import nn
@@ -217,7 +228,11 @@ def transfer(
         >>> found.names
         ['wide', 'narrow']
     """
-    chosen = replace(options or TransferOptions(), **keywords)
+    chosen = _chosen(options, keywords)
+    _require_callables(prepare, progress)
+    require_kind((RayResources, type(None)), ray=ray)
+    if folder is not None:
+        require_path(folder=folder)
     sources = named_sources(models)
     require_count(1, workers=workers)
     survey_options = SurveyOptions(
@@ -269,6 +284,29 @@ def transfer(
         )
     result = Transfer(_joined(sources, kept, failures, probe, chosen, notes))
     return result if store is None else store.finish(result)
+
+
+def _chosen(options: TransferOptions | None, keywords: Mapping[str, Any]) -> TransferOptions:
+    """The options with the keywords of the call, which take precedence."""
+    if options is not None and not isinstance(options, TransferOptions):
+        raise DtypeError(
+            f"options: expected TransferOptions, got {type(options).__name__}; pass its fields as "
+            "keywords, such as seed=1"
+        )
+    known = [entry.name for entry in fields(TransferOptions)]
+    for name in keywords:
+        if name not in known:
+            raise UnknownNameError("option", name, known)
+    return replace(options or TransferOptions(), **keywords)
+
+
+def _require_callables(prepare: Any, progress: Any) -> None:
+    mapped = prepare if isinstance(prepare, Mapping) else {None: prepare}
+    for name, function in mapped.items():
+        if function is not None:
+            require_function(**{"prepare" if name is None else f"prepare[{name!r}]": function})
+    if progress is not None:
+        require_function(progress=progress)
 
 
 def _folder(wanted: Path, probe: Probe, options: TransferOptions, *, overwrite: bool) -> Path:
