@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from theodolite import advice, data, integrations, interventions
 from theodolite.errors import DomainError, DtypeError, ShapeError
 from theodolite.linalg import Eigen
 from theodolite.measures import covariance, gradient, kernel, representation, tangent
 from theodolite.metrics import RepresentationAlignment
 from theodolite.theory import convergence, infinite_width, kernel_regression
+from theodolite.theory.learning import learning_curve
 
 X = torch.tensor([[1.0, 0.0], [2.0, 1.0], [3.0, 5.0], [4.0, 1.0]])
 LABELS = torch.tensor([0, 1, 0, 1])
@@ -164,3 +167,89 @@ def test_shapes_of_permuted_targets(call, message):
 def test_eigenpairs_are_accepted():
     pairs = Eigen(torch.tensor([2.0, 1.0]), torch.eye(2))
     assert covariance.compare_misalignment_along(pairs, X, covariance.random_bases).subspace == 2
+
+
+IMAGES = torch.zeros(4, 1, 5, 5)
+NET = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36, 2))
+OTHERS = {
+    "model": (lambda: interventions.initialize_(nn.Linear), "model: expected a torch.nn.Module"),
+    "frozen": (lambda: interventions.freeze_except_("net"), "model: expected a torch.nn.Module"),
+    "start": (
+        lambda: interventions.covariance_init_(None, IMAGES),
+        "model: expected a torch.nn.Module, got None",
+    ),
+    "layers": (
+        lambda: interventions.freeze_except_(NET, [3]),
+        "layers: expected names or patterns as text, or a predicate, got 3",
+    ),
+    "weight": (
+        lambda: interventions.init_weight_([1.0], "he"),
+        "weight: expected torch.Tensor, got list",
+    ),
+    "generator": (
+        lambda: interventions.init_weight_(torch.ones(2, 2), "he", generator=0),
+        "generator: expected torch.Generator or None, got 0",
+    ),
+    "scale": (
+        lambda: interventions.initialize_(nn.Linear(2, 2), scale="2"),
+        "scale: expected a number, got '2'",
+    ),
+    "tau": (
+        lambda: interventions.covariance_init_(NET, IMAGES, tau=3),
+        "tau: expected 'f1', 'f2', 'f3', a list of numbers or a function, got 3",
+    ),
+    "covariances": (
+        lambda: interventions.covariance_init_(NET, IMAGES, covariances=[X]),
+        "covariances: expected a mapping or None, got list",
+    ),
+    "norms": (
+        lambda: interventions.covariance_init_(NET, IMAGES, match_norms="yes"),
+        "match_norms: expected True or False, got 'yes'",
+    ),
+    "pixels": (lambda: data.unit_interval([0, 255]), "pixels: expected torch.Tensor, got list"),
+    "peak": (lambda: data.symmetric_range(X, peak="255"), "peak: expected a number, got '255'"),
+    "training": (
+        lambda: data.pixel_standardizer(X.numpy()),
+        "training: expected torch.Tensor, got ndarray",
+    ),
+    "data set": (lambda: data.scaled(X, "pixels"), "dataset: expected Dataset, got Tensor"),
+    "inputs": (
+        lambda: data.Dataset("toy", X.numpy(), LABELS, X, LABELS),
+        "x_train: expected a tensor, got ndarray; convert it with torch.as_tensor",
+    ),
+    "shuffled": (lambda: data.random_labels([0, 1]), "labels: expected torch.Tensor, got list"),
+    "drawn": (
+        lambda: data.disjoint_rows(10, 4, generator=0),
+        "generator: expected torch.Generator or None, got 0",
+    ),
+    "split": (
+        lambda: data.digits(generator=0),
+        "generator: expected torch.Generator or None, got 0",
+    ),
+    "source": (lambda: data.load_data(3), "source: expected a path as text or pathlib.Path"),
+    "file": (lambda: data.load_npz(None), "path: expected a path as text or pathlib.Path"),
+    "images": (lambda: data.load_image_folder(3), "path: expected a path as text or pathlib.Path"),
+    "record": (lambda: integrations.scalars(None), "record: expected Record, got None"),
+    "run": (lambda: integrations.track(3), "run: expected a survey, a history or the folder"),
+    "finding": (lambda: advice.worded(3), "finding: expected one of theodolite.advice"),
+    "labels": (
+        lambda: learning_curve(torch.ones(30, 2), torch.arange(30), "100"),
+        "labels: expected a list with numbers of labelled examples, got '100'",
+    ),
+    "kernel": (
+        lambda: learning_curve(torch.ones(30, 2), torch.arange(30), kernel="yes"),
+        "kernel: expected True or False or None, got 'yes'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "message"), OTHERS.values(), ids=OTHERS)
+def test_other_packages_say_which_class_was_expected(call, message):
+    with pytest.raises(DtypeError) as raised:
+        call()
+    assert message in str(raised.value)
+
+
+def test_an_empty_weight_has_no_fans():
+    with pytest.raises(ShapeError, match="weight: expected at least 2 axes and one entry"):
+        interventions.fans(torch.ones(0, 3))

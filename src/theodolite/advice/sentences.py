@@ -22,6 +22,7 @@ from theodolite.advice.findings import (
     Verdict,
 )
 from theodolite.advice.inputs import CALIBRATED, InputFinding
+from theodolite.errors import DtypeError
 from theodolite.records import FAMILIES, Answer, Certainty, listed
 
 __all__ = ["layer_name", "percent", "verdict_words", "worded"]
@@ -45,6 +46,9 @@ def worded(finding: Any) -> Answer:
     Returns:
         The answer with text, certainty, evidence and advice.
 
+    Raises:
+        DtypeError: If it is no such finding.
+
     Examples:
         >>> from theodolite.advice.findings import Measured, carry_over
         >>> train, test = Measured("accuracy", 1.0, 0.1, 500), Measured("accuracy", 0.97, 0.1, 300)
@@ -66,7 +70,10 @@ def worded(finding: Any) -> Answer:
             return _groups(finding)
         case Unlabelled():
             return _unlabelled(finding)
-    raise TypeError(f"finding: expected one of theodolite.advice.findings, got {type(finding)}")
+    raise DtypeError(
+        "finding: expected one of theodolite.advice, such as CarryOver, got "
+        f"{type(finding).__name__}"
+    )
 
 
 def _unlabelled(finding: Unlabelled) -> Answer:

@@ -18,7 +18,7 @@ from theodolite.checks import (
     require_same_length,
 )
 from theodolite.errors import DomainError, ShapeError
-from theodolite.linalg import prints_shapes
+from theodolite.linalg import checks_classes, prints_shapes
 
 __all__ = ["Dataset", "digits", "disjoint_rows", "random_labels"]
 
@@ -140,6 +140,7 @@ class Dataset:
         return replace(self, **tensors)
 
 
+@checks_classes
 def disjoint_rows(
     total: int, *sizes: int, generator: torch.Generator | None = None
 ) -> list[Integer[Tensor, " k"]]:
@@ -179,6 +180,7 @@ def disjoint_rows(
 _DIGITS = 1797
 
 
+@checks_classes
 def digits(test_size: int = 297, generator: torch.Generator | None = None) -> Dataset:
     """1797 grey 8x8 digits in ten classes, with raw pixels from 0 to 16.
 
@@ -229,6 +231,7 @@ def _digits_table() -> np.ndarray:
     return np.column_stack([pixels, labels])
 
 
+@checks_classes
 def random_labels(
     labels: Integer[Tensor, " n"], generator: torch.Generator | None = None
 ) -> Integer[Tensor, " n"]:

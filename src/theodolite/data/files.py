@@ -12,9 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from theodolite.checks import require_between, require_choice, require_count, require_finite
+from theodolite.checks import (
+    require_between,
+    require_choice,
+    require_count,
+    require_finite,
+    require_path,
+)
 from theodolite.data.dataset import Dataset, digits, disjoint_rows
 from theodolite.errors import DataError, TheodoliteError, UnknownNameError
+from theodolite.linalg import checks_classes
 from theodolite.records import listed
 
 __all__ = [
@@ -66,6 +73,7 @@ def load_npz(
         >>> load_npz(path).x_train.shape
         torch.Size([2, 3, 5, 5])
     """
+    require_path(path=path)
     require_choice(("image", "as_is"), layout=layout)
     file = Path(path)
     splits = ("train", "test") if split is None else (split, split)
@@ -181,6 +189,7 @@ def _targets(values: Tensor) -> Tensor:
     return values if values.is_floating_point() else values.long()
 
 
+@checks_classes
 def channels_first(images: Tensor) -> Tensor:
     """``(n, h, w)`` and ``(n, h, w, c)`` as ``(n, c, h, w)``; other shapes unchanged.
 
@@ -218,6 +227,7 @@ class _Form:
     per_class: int | None
 
 
+@checks_classes
 def load_image_folder(
     path: str | Path,
     size: int | None = None,
@@ -258,6 +268,7 @@ def load_image_folder(
         >>> data.x_train.shape, data.classes
         (torch.Size([2, 3, 4, 4]), ('cat', 'dog'))
     """
+    require_path(path=path)
     require_choice(("RGB", "L"), mode=mode)
     require_between(0.0, 1.0, open_low=True, open_high=True, test_fraction=test_fraction)
     for name, value in {"size": size, "per_class": per_class}.items():
@@ -375,6 +386,7 @@ Loader = Callable[[str, torch.Generator | None], Dataset]
 _GROUP = "theodolite.data"  # entry points: word or word- prefix -> Loader
 
 
+@checks_classes
 def load_data(source: str | Path, generator: torch.Generator | None = None) -> Dataset:
     """Load the data set with this name or path, as on the command line.
 
@@ -395,6 +407,7 @@ def load_data(source: str | Path, generator: torch.Generator | None = None) -> D
         >>> load_data("digits", torch.Generator().manual_seed(0)).name
         'digits'
     """
+    require_path(source=source)
     word = str(source)
     if word == "digits":
         return digits(generator=generator)

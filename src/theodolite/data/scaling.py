@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Float, Num
 from torch import Tensor
 
-from theodolite.checks import require_choice, require_finite, require_nonempty
+from theodolite.checks import require_choice, require_finite, require_nonempty, require_positive
 from theodolite.data.dataset import Dataset
 from theodolite.errors import DomainError
-from theodolite.linalg import row_chunks
+from theodolite.linalg import checks_classes, row_chunks
 
 __all__ = [
     "SCALINGS",
@@ -42,6 +42,7 @@ def _floating(inputs: Tensor) -> Tensor:
     return inputs if inputs.dtype in (torch.float32, torch.float64) else inputs.float()
 
 
+@checks_classes
 def unit_interval(pixels: Num[Tensor, "n *shape"], peak: int = 255) -> Float[Tensor, "n *shape"]:
     """Scale pixels ``0..peak`` to [0, 1]; the 8x8 digits have ``peak = 16``.
 
@@ -56,9 +57,11 @@ def unit_interval(pixels: Num[Tensor, "n *shape"], peak: int = 255) -> Float[Ten
         >>> unit_interval(torch.tensor([[0, 255]]))
         tensor([[0., 1.]])
     """
+    require_positive(peak=peak)
     return _floating(pixels) / peak
 
 
+@checks_classes
 def symmetric_range(pixels: Num[Tensor, "n *shape"], peak: int = 255) -> Float[Tensor, "n *shape"]:
     """Scale pixels ``0..peak`` to [-1, 1]: ``x / 127.5 - 1`` for bytes.
 
@@ -76,9 +79,11 @@ def symmetric_range(pixels: Num[Tensor, "n *shape"], peak: int = 255) -> Float[T
     References:
         [maennel2020], appendix A.3.
     """
+    require_positive(peak=peak)
     return _floating(pixels) / (peak / 2) - 1
 
 
+@checks_classes
 def pixel_standardizer(training: Num[Tensor, "n *shape"]) -> Callable[[Tensor], Tensor]:
     r"""Zero mean at every pixel, one global unit standard deviation, fitted on training inputs.
 
@@ -122,6 +127,7 @@ def pixel_standardizer(training: Num[Tensor, "n *shape"]) -> Callable[[Tensor], 
     return standardize
 
 
+@checks_classes
 def image_standardized(images: Num[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
     r"""Zero mean and unit variance within every image.
 
@@ -154,6 +160,7 @@ def image_standardized(images: Num[Tensor, "n *shape"]) -> Float[Tensor, "n *sha
     return answer
 
 
+@checks_classes
 def unit_rows(inputs: Num[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
     """Every example divided by its Euclidean length; zero stays zero.
 
@@ -178,6 +185,7 @@ def unit_rows(inputs: Num[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
     return level / torch.where(norms > 0, norms, 1)
 
 
+@checks_classes
 def scaled(dataset: Dataset, scaling: Scaling) -> Dataset:
     """The data set with scaled inputs; statistics come from the training inputs.
 

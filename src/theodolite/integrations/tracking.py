@@ -11,6 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from theodolite.checks import require_kind, require_path
+from theodolite.errors import DtypeError
 from theodolite.records import FAMILIES, Record, Run, load_run
 
 __all__ = [
@@ -68,6 +70,7 @@ def scalars(record: Record) -> dict[str, float]:
         >>> scalars(Record({"rows": [row]}))
         {'kernel/cka_target/fc1': 0.5}
     """
+    require_kind(Record, record=record)
     return {
         _tag(row): float(row["value"])
         for row in record.contents["rows"]
@@ -144,7 +147,14 @@ def track(
     if isinstance(run, (str, Path)):
         run = load_run(Path(run))
     elif not isinstance(run, Run):
+        if not isinstance(getattr(run, "run", None), Run):
+            raise DtypeError(
+                "run: expected a survey, a history or the folder of a saved one, got "
+                f"{type(run).__name__}"
+            )
         run = run.run
+    if report is not None:
+        require_path(report=report)
     for tracker in trackers:
         tracker.log_parameters(parameters(run.head))
         for step in run.steps:

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from theodolite.checks import require_count, require_nonnegative, require_symmetric
-from theodolite.errors import DomainError, ShapeError, UnknownNameError
+from theodolite.errors import DomainError, DtypeError, ShapeError, UnknownNameError
 from theodolite.linalg import array_function, double, eps_of, symmetric_eigen
 
 __all__ = [
@@ -50,7 +50,7 @@ def tau_curve(name: str, count: int) -> Float[Tensor, " count"]:
         [maennel2020], figure 23. Differs from paper: it shows f1 and f3 only as a drawing.
     """
     require_count(1, count=count)
-    if name not in TAU_CURVES:
+    if not isinstance(name, str) or name not in TAU_CURVES:
         raise UnknownNameError("tau curve", name, TAU_CURVES)
     if name == "f2":
         return torch.ones(count, dtype=torch.float64)
@@ -79,7 +79,12 @@ def tau_values(
     if callable(tau):
         values = tau(eigenvalues.clamp(min=0).sqrt())
     else:
-        values = torch.as_tensor(list(tau), dtype=eigenvalues.dtype)
+        try:
+            values = torch.as_tensor(list(tau), dtype=eigenvalues.dtype)
+        except (TypeError, ValueError, RuntimeError):
+            raise DtypeError(
+                f"tau: expected 'f1', 'f2', 'f3', a list of numbers or a function, got {tau!r}"
+            ) from None
     short = not exact and 0 < len(values) < count
     if values.ndim != 1 or (len(values) != count and not short):
         raise ShapeError(

@@ -9,8 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from theodolite.checks import require_choice, require_positive
+from theodolite.checks import require_choice, require_kind, require_positive
 from theodolite.errors import ShapeError
+from theodolite.linalg import checks_classes
 
 __all__ = ["INITIALIZERS", "Initializer", "fans", "init_weight_", "initialize_"]
 
@@ -18,6 +19,7 @@ Initializer = Literal["he", "glorot", "orthogonal", "normal", "default"]
 INITIALIZERS: tuple[Initializer, ...] = ("he", "glorot", "orthogonal", "normal", "default")
 
 
+@checks_classes
 def fans(weight: Tensor) -> tuple[int, int]:
     """Fan-in and fan-out of a linear or convolutional weight; both include the kernel's area.
 
@@ -31,12 +33,15 @@ def fans(weight: Tensor) -> tuple[int, int]:
         >>> fans(torch.empty(16, 3, 5, 5))
         (75, 400)
     """
-    if weight.ndim < 2:
-        raise ShapeError(f"weight: expected at least 2 axes, got shape {tuple(weight.shape)}")
+    if weight.ndim < 2 or weight.numel() == 0:
+        raise ShapeError(
+            f"weight: expected at least 2 axes and one entry, got shape {tuple(weight.shape)}"
+        )
     area = weight[0, 0].numel()
     return weight.shape[1] * area, weight.shape[0] * area
 
 
+@checks_classes
 def init_weight_(
     weight: Tensor,
     initializer: Initializer,
@@ -120,6 +125,7 @@ def initialize_(
         >>> initialize_(nn.Linear(4, 2), generator=torch.Generator().manual_seed(0)).bias.tolist()
         [0.0, 0.0]
     """
+    require_kind(nn.Module, model=model)
     layers = [
         module
         for module in model.modules()

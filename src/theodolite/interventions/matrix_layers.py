@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from theodolite.checks import require_kind
 from theodolite.engine.batches import iterate_batches
 from theodolite.engine.hooks import capture_inputs
 from theodolite.engine.layers import CONVOLUTIONS, Layers, is_transposed_linear, select_layers
@@ -41,6 +42,7 @@ def matrix_layers(model: nn.Module, layers: Layers | None = None) -> dict[str, n
     Raises:
         DomainError: If a chosen layer is none of these, or the model has none.
     """
+    require_kind(nn.Module, model=model)
     modules = dict(model.named_modules())
     if layers is None:
         found = {name: module for name, module in modules.items() if is_matrix_layer(module)}

@@ -30,7 +30,7 @@ from theodolite.checks import (
     require_same_length,
     require_symmetric,
 )
-from theodolite.errors import DomainError, ShapeError
+from theodolite.errors import DomainError, DtypeError, ShapeError
 from theodolite.linalg import (
     LeaveOneOut,
     array_function,
@@ -135,7 +135,7 @@ def learning_curve(
         features_or_kernel: features (n, d), a kernel between the examples (n, n) such as the trace
             of a tangent kernel, or a tangent kernel (n, c, n, c), whose trace is used.
         targets: integer class labels, or numbers to regress.
-        labels: numbers of labels; by default from a quarter of the examples to ten times as many.
+        labels: numbers of labels; by default from a third of the examples to ten times as many.
         kernel: whether the matrix is a kernel; by default yes if it is square and symmetric.
 
     Returns:
@@ -206,11 +206,14 @@ def _accuracies(
 def _counts(labels: Sequence[int] | None, n: int) -> list[float]:
     if labels is None:
         return [float(round(n * 10 ** (step / 8))) for step in range(-4, 9)]
+    if isinstance(labels, str) or not isinstance(labels, (Sequence, Tensor, np.ndarray)):
+        raise DtypeError(
+            f"labels: expected a list with numbers of labelled examples, got {labels!r}"
+        )
     if len(labels) == 0:
         raise ShapeError("labels: expected at least one number of labels, got none")
-    counts = [float(count) for count in labels]
-    require_positive(**{f"labels[{place}]": count for place, count in enumerate(counts)})
-    return counts
+    require_positive(**{f"labels[{place}]": count for place, count in enumerate(labels)})
+    return [float(count) for count in labels]
 
 
 def _spectrum(given: Tensor, targets: Tensor, kernel: bool | None) -> tuple[Tensor, Tensor, int]:
