@@ -112,8 +112,12 @@ def monitor(**keywords):
 @pytest.mark.parametrize("every", [[-1], ["1"], [1.5]])
 def test_steps_are_whole_numbers(every):
     """A monitor with these steps never measured."""
-    with pytest.raises(DomainError, match=r"every\[0\]: expected an integer of at least 0, got"):
+    with pytest.raises(DomainError, match="every: expected steps as integers of at least 0, got"):
         monitor(every=every)
+
+
+def test_steps_of_numpy_are_steps():
+    assert monitor(every=np.arange(0, 9, 3)).step(3) is not None
 
 
 @pytest.mark.parametrize("step", ["a", None, 1.5, -1])

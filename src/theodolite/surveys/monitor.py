@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -383,7 +383,9 @@ def schedule(every: Every) -> Callable[[int], bool]:
         require_count(1, every=every)
         return lambda step: step % every == 0
     steps = frozenset(every)
-    require_count(0, **{f"every[{place}]": step for place, step in enumerate(steps)})
+    wrong = [step for step in steps if not (isinstance(step, Integral) and int(step) >= 0)]
+    if wrong:
+        raise DomainError(f"every: expected steps as integers of at least 0, got {wrong[0]!r}")
     return lambda step: step in steps
 
 
