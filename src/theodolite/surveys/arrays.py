@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from theodolite._distributed import ALONE
 from theodolite.advice.reasons import reason
 from theodolite.checks import require_finite, require_same_length
-from theodolite.engine import Batch, ReadPoint
+from theodolite.engine import Batch
 from theodolite.errors import DomainError, DtypeError, ShapeError
 from theodolite.records import Note
 from theodolite.surveys.context import Draws, SurveyContext
@@ -26,13 +26,6 @@ from theodolite.surveys.run import finished_record, measure_families
 from theodolite.surveys.shards import probe_digest
 
 __all__ = ["survey_features"]
-
-
-class _AsGiven(ReadPoint):
-    """The place of features that were given as arrays."""
-
-    def __str__(self) -> str:
-        return "as given"
 
 
 def survey_features(
@@ -116,21 +109,13 @@ def survey_features(
 
 
 def _layout(given: Mapping[str, Tensor]) -> Layout:
-    layers = (
-        Layer(
-            index,
-            name,
-            "array",
-            "layer",
-            None,
-            0,
-            (),
-            (rows.shape[1],),
-            point=_AsGiven(),
-            features=rows.shape[1],
+    layers = []
+    for index, (name, rows) in enumerate(given.items()):
+        width, at = rows.shape[1], "as given"
+        layer = Layer(
+            index, name, "array", "layer", None, 0, (), (width,), features=width, read_at=at
         )
-        for index, (name, rows) in enumerate(given.items())
-    )
+        layers.append(layer)
     return Layout(tuple(layers), None, reason(Note.NO_MODEL))
 
 

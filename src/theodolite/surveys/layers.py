@@ -58,6 +58,7 @@ class Layer:
         input_shape: shape of its first input for one example; None if it has none per example.
         point: the place where its features are read.
         features: number of its features after pooling of positions; 0 if there are none.
+        read_at: that place in words.
     """
 
     index: int
@@ -71,16 +72,12 @@ class Layer:
     input_shape: Shape = None
     point: ReadPoint = field(default_factory=ReadPoint)
     features: int = 0
+    read_at: str = ""
 
     @property
     def width(self) -> int:
         """Number of features of one example at all positions; 0 if there are none."""
         return 0 if self.shape is None else torch.Size(self.shape).numel()
-
-    @property
-    def read_at(self) -> str:
-        """The place where its features are read, in words."""
-        return str(self.point)
 
     def describe(self) -> dict[str, Any]:
         """The layer as plain data for the record."""
@@ -92,13 +89,6 @@ class Layer:
         width = None if self.shape is None else self.features
         read_at = None if self.shape is None else self.read_at
         return known | {"output_shape": shape, "width": width, "read_at": read_at}
-
-
-class _RawInputs(ReadPoint):
-    """The place where row 0, the raw input, is read."""
-
-    def __str__(self) -> str:
-        return "inputs"
 
 
 @dataclass
@@ -171,7 +161,7 @@ class Layout:
         name, taken = "input", {layer.name for layer in self.layers}
         while name in taken:
             name = f"raw {name}"
-        return Layer(-1, name, "input", "input", None, 0, (), None, point=_RawInputs())
+        return Layer(-1, name, "input", "input", None, 0, (), None, read_at="inputs")
 
     def __getitem__(self, name: str) -> Layer:
         return next(layer for layer in self.layers if layer.name == name)
@@ -433,7 +423,19 @@ def _layer(
     if role == "parameters" or hidden:
         shape = None
     parent = _enclosing(name, list(owned))
-    return Layer(index, name, kind, role, parent, trainable, owned[name], shape, input_shape, point)
+    return Layer(
+        index,
+        name,
+        kind,
+        role,
+        parent,
+        trainable,
+        owned[name],
+        shape,
+        input_shape,
+        point,
+        read_at=str(point),
+    )
 
 
 @contextmanager
