@@ -12,14 +12,15 @@ from tests.survey.subjects import blobs, mlp, rows
 from theodolite.measures import gradient, tangent
 from theodolite.surveys.context import Draws
 from theodolite.surveys.gradient import grouped_alignment
+from theodolite.surveys.options import SurveyOptions
 
 NULLED = ["alignment_area", "top_share", "cka_target", "tangent_alignment"]
 GROUPED = ["omega_contrast", "in_class_omega", "feature_omega_contrast", "feature_omega_in_class"]
 
 
 @pytest.fixture
-def draws(generator):
-    return Draws.of(24, 5, 6, generator)
+def draws():
+    return Draws.of(24, SurveyOptions(permutations=5, half_samples=6))
 
 
 def test_grouped_alignment_is_that_of_the_vectors(draws, generator):

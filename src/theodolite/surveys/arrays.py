@@ -23,6 +23,7 @@ from theodolite.surveys.probe import draw_probe
 from theodolite.surveys.record import RecordBuilder
 from theodolite.surveys.results import Survey
 from theodolite.surveys.run import finished_record, measure_families
+from theodolite.surveys.schedule import Schedule
 from theodolite.surveys.shards import probe_digest
 
 __all__ = ["survey_features"]
@@ -93,19 +94,18 @@ def survey_features(
         probe = replace(probe, digest=probe_digest(batch))
         layout = _layout(drawn)
         plan = SurveyPlan().fitted(chosen, layout, probe, ALONE)
-        draws = Draws.of(len(probe), chosen.permutations, chosen.half_samples, chosen.seeded(1))
         context = SurveyContext(
             model=nn.Identity(),
             probe=probe,
             layout=layout,
             options=chosen,
             plan=plan,
-            draws=draws,
+            draws=Draws.of(len(probe), chosen),
             record=record,
             given=drawn,
         )
-        measure_families(context, record)
-    return Survey(finished_record(context, record, None))
+        measure_families(context, Schedule(context))
+    return Survey(finished_record(context, step=None))
 
 
 def _layout(given: Mapping[str, Tensor]) -> Layout:

@@ -181,13 +181,12 @@ class Draws:
     halved: Float[Tensor, "h n"]
 
     @classmethod
-    def of(
-        cls, examples: int, permutations: int, half_samples: int, generator: torch.Generator
-    ) -> "Draws":
+    def of(cls, examples: int, options: SurveyOptions) -> "Draws":
         """Draw them all."""
+        generator = options.seeded(1)
         permuted, halved = (
             torch.rand(count, examples, generator=generator, device=generator.device).cpu()
-            for count in (permutations, half_samples)
+            for count in (options.permutations, options.half_samples)
         )
         return cls(permuted, halved)
 

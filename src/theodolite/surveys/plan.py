@@ -96,7 +96,7 @@ class SurveyPlan:
         """
         # Equal in all processes, because they must choose the same sizes.
         limit = size_in_bytes(options.memory_limit) or min(processes.gather(_default_limit(probe)))
-        warn_of_memory(limit, available_bytes(_place(probe)), stacklevel=4)
+        warn_of_memory(limit, available_bytes(_place(probe)))
         others = [] if held_out is None else [held_out]
         probe_bytes = sum(tensor.nbytes for part in (probe, *others) for tensor in _inputs(part))
         single = LIVE * layout.footprint.per_example(layout.footprint.largest)
@@ -165,13 +165,13 @@ class SurveyPlan:
         return {"memory_limit": self.free_bytes}
 
 
-def warn_of_memory(planned: int, available: int, *, stacklevel: int) -> None:
+def warn_of_memory(planned: int, available: int) -> None:
     """Warn before the measurement if the planned peak of memory is more than the free memory."""
     if planned > available:
         warn(
             f"up to {planned / 1e9:.1f} GB may be used, {available / 1e9:.1f} GB are free: the "
             f"system may end this process; pass memory_limit='{max(1, int(available / 2e6))}MB'",
-            stacklevel=stacklevel,
+            stacklevel=4,
         )
 
 

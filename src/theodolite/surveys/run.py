@@ -194,9 +194,9 @@ def measure_model(
     data: Any,
     probe: Probe,
     options: SurveyOptions,
-    plan: SurveyPlan | None = None,
+    plan: SurveyPlan,
     *,
-    held_out: Probe | None = None,
+    held_out: Probe | None,
     processes: Processes,
     step: int | None = None,
     progress: ProgressBar = False,
@@ -210,7 +210,7 @@ def measure_model(
         data: all the given data, for sums over all examples.
         probe: the probe set.
         options: the user's options.
-        plan: which parts to measure this time; all by default.
+        plan: which parts to measure this time.
         held_out: examples that the model was not trained on.
         processes: the processes that take part.
         step: the training step.
@@ -221,7 +221,7 @@ def measure_model(
     Raises:
         DomainError: If labels exceed the outputs, or no family applies.
     """
-    plan, memory = plan or SurveyPlan(), earlier or EarlierResults()
+    memory = earlier or EarlierResults()
     begun = perf_counter() if begun is None else begun
     record = RecordBuilder(plan.curves)
     with (
@@ -233,8 +233,6 @@ def measure_model(
         model.eval()
         layout = _layout(model, probe, options, plan.most_layers, memory)
         plan = plan.fitted(options, layout, probe, processes, held_out)
-        rows = max(len(probe), probe.row_count)
-        draws = Draws.of(rows, options.permutations, options.half_samples, options.seeded(1))
         context = SurveyContext(
             model=model,
             data=data,
@@ -242,7 +240,7 @@ def measure_model(
             layout=layout,
             options=options,
             plan=plan,
-            draws=draws,
+            draws=Draws.of(max(len(probe), probe.row_count), options),
             record=record,
             processes=processes,
             held_out=held_out,
@@ -253,8 +251,8 @@ def measure_model(
         if processes.rank == 0:
             try:
                 schedule = Schedule.of(context, begun, show)
-                measure_families(context, record, schedule)
-                found = finished_record(context, record, step, schedule.cut())
+                measure_families(context, schedule)
+                found = finished_record(context, step, schedule.cut())
             except Exception as error:
                 failure = error
             context.dismiss()
@@ -263,28 +261,6 @@ def measure_model(
         processes.share_failure(failure)
         kept: Record = processes.spread(found)
         return kept
-
-
-def finished_record(
-    context: SurveyContext, record: RecordBuilder, step: int | None, cut: str | None = None
-) -> Record:
-    """Make the record from the rows and curves of all families.
-
-    Raises:
-        DomainError: If no family applies.
-    """
-    plan = context.plan
-    for family, note in plan.notes.items():
-        record.warn(None, family, "examples", note)
-    for part, note in context.probe.notes.items():
-        record.warn(None, context.options.families[0], part, note)
-    first = not plan.not_due and not plan.diverging
-    if first and not record.rows:  # later steps of a monitor record the reason instead
-        raise DomainError(
-            "families: expected at least one that applies to this model and these data, got none: "
-            + "; ".join(f"{family}: {why}" for family, why in record.skipped.items())
-        )
-    return _record(context, record, step, cut)
 
 
 def _layout(
@@ -310,16 +286,14 @@ def _layout(
     return known[1]
 
 
-def measure_families(
-    context: SurveyContext, record: RecordBuilder, schedule: Schedule | None = None
-) -> None:
+def measure_families(context: SurveyContext, schedule: Schedule) -> None:
     """Collect features once, then measure every part; a part that fails leaves a reason.
 
     The loss comes last. Its row belongs to the gradient family, where reports look for it.
     """
-    schedule = schedule or Schedule(context)
+    record = context.record
     try:
-        _measure_parts(context, record, schedule)
+        _measure_parts(context, schedule)
     except KeyboardInterrupt:
         if not context.plan.partial or not record.rows:
             raise
@@ -332,8 +306,8 @@ def measure_families(
     record.curves.sort(key=lambda curve: order.get(curve["family"], len(order)))
 
 
-def _measure_parts(context: SurveyContext, record: RecordBuilder, schedule: Schedule) -> None:
-    families = context.options.families
+def _measure_parts(context: SurveyContext, schedule: Schedule) -> None:
+    families, record = context.options.families, context.record
     reasons = {family: _inapplicable(context, family) for family in families}
     reasons |= {family: why for family, why in context.plan.not_due.items() if family in families}
     parts = [part for part in PARTS if part.family in families]
@@ -353,22 +327,18 @@ def _measure_parts(context: SurveyContext, record: RecordBuilder, schedule: Sche
                 why = why or unread
             if part in readers:
                 schedule.plan_rows(readers[readers.index(part) :])
-            _measure_part(context, record, schedule, part, why)
+            _measure_part(context, schedule, part, why)
         if part is parts[-1] or not any(p.reads_features for p in parts[parts.index(part) + 1 :]):
             context.release_features()
     if "gradient" in families or record.rows:
-        _measure_loss(context, record)
+        _measure_loss(context)
 
 
 def _measure_part(
-    context: SurveyContext,
-    record: RecordBuilder,
-    schedule: Schedule,
-    part: Part,
-    why: Reason | None,
+    context: SurveyContext, schedule: Schedule, part: Part, why: Reason | None
 ) -> None:
-    family, known = part.family, len(record.rows)
-    why = why or schedule.plan_part(part) or _taken(context, record, schedule, part)
+    family, record, known = part.family, context.record, len(context.record.rows)
+    why = why or schedule.plan_part(part) or _taken(context, schedule, part)
     row = part.row
     if context.given is not None and family == "gradient":  # survey_features: headline only
         row = row or "omega_contrast"
@@ -379,9 +349,7 @@ def _measure_part(
     _report(context, part, record.rows[known:], why)
 
 
-def _taken(
-    context: SurveyContext, record: RecordBuilder, schedule: Schedule, part: Part
-) -> Reason | None:
+def _taken(context: SurveyContext, schedule: Schedule, part: Part) -> Reason | None:
     """Measure a part. If it may take longer than expected, first try it on few examples."""
     if schedule.wants_trial(part):
         planned, trial = context.plan, RecordBuilder(context.plan.curves)
@@ -394,10 +362,10 @@ def _taken(
         context.plan = planned
         if schedule.keeps_trial(part):
             schedule.limit(part.family, part.fewest)
-            record.absorb(trial)
+            context.record.absorb(trial)
             return None
     start = perf_counter()
-    why = _tried(context, partial(part.measure, context, record))
+    why = _tried(context, partial(part.measure, context, context.record))
     if why is None:
         schedule.learn(part, perf_counter() - start)
     return why
@@ -425,14 +393,14 @@ def _report(
         context.progress.result(f"{part.family}: {words} {span} (n = {known[0]['n']})")
 
 
-def _measure_loss(context: SurveyContext, record: RecordBuilder) -> None:
+def _measure_loss(context: SurveyContext) -> None:
     """Measure the loss, for all choices of families. A failing default loss is ignored here."""
     if _without_loss(context) is not None:
         return
-    why = _tried(context, partial(measure_loss, context, record))
+    why = _tried(context, partial(measure_loss, context, context.record))
     wanted = "gradient" in context.options.families or context.options.loss is not None
     if why is not None and wanted:
-        record.warn(None, "gradient", "loss", not_measured(why))
+        context.record.warn(None, "gradient", "loss", not_measured(why))
 
 
 def _without_loss(context: SurveyContext) -> Reason | None:
@@ -523,10 +491,24 @@ def _require_options(context: SurveyContext) -> None:
         require_image_shape(context)
 
 
-def _record(
-    context: SurveyContext, record: RecordBuilder, step: int | None, cut: str | None
-) -> Record:
+def finished_record(context: SurveyContext, step: int | None, cut: str | None = None) -> Record:
+    """Make the record from the rows and curves of all families.
+
+    Raises:
+        DomainError: If no family applies.
+    """
     options, plan, processes = context.options, context.plan, context.processes
+    record = context.record
+    for family, note in plan.notes.items():
+        record.warn(None, family, "examples", note)
+    for part, note in context.probe.notes.items():
+        record.warn(None, options.families[0], part, note)
+    first = not plan.not_due and not plan.diverging
+    if first and not record.rows:  # later steps of a monitor record the reason instead
+        raise DomainError(
+            "families: expected at least one that applies to this model and these data, got none: "
+            + "; ".join(f"{family}: {why}" for family, why in record.skipped.items())
+        )
     config = options.describe() | {
         "batch_size": plan.batch_size,
         "sizes": dict(plan.sizes),
@@ -539,7 +521,7 @@ def _record(
         "step": step,
         "config": together | config,
         "data": _data(context),
-        "layers": [layer.describe() for layer in _shown_layers(context, record)],
+        "layers": [layer.describe() for layer in _shown_layers(context)],
         "rows": record.rows,
         "answers": [],
         "cut": cut,
@@ -562,10 +544,10 @@ def _record(
     return Record(contents, record.arrays, reasons)
 
 
-def _shown_layers(context: SurveyContext, record: RecordBuilder) -> list[Layer]:
+def _shown_layers(context: SurveyContext) -> list[Layer]:
     """Return the layers, preceded by the raw inputs if these have a row."""
     raw, layers = context.layout.raw_input, context.layout.layers
-    first = any(row["layer"] == raw.name for row in record.rows)
+    first = any(row["layer"] == raw.name for row in context.record.rows)
     return [raw, *layers] if first else list(layers)
 
 

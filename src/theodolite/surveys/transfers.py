@@ -375,7 +375,7 @@ def _require_memory(count: int, options: TransferOptions) -> None:
             f"memory_limit: kernels between {count} examples need {size_text(need)}, more than "
             f"{size_text(limit)}; pass examples={int((limit / _KERNELS / 8) ** 0.5)} or less"
         )
-    warn_of_memory(max(need, limit or 0), available_bytes(torch.device("cpu")), stacklevel=4)
+    warn_of_memory(max(need, limit or 0), available_bytes(torch.device("cpu")))
 
 
 class _Store:
