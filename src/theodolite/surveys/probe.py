@@ -222,32 +222,24 @@ def draw_probe(
     require_order(data, groups, "groups")
     generator = options.seeded()
     limit = options.largest()
+    alone = processes.alone
+    reading = _Reading(options.seconds if alone else None, seen)
 
     def batches() -> Iterator[Batch]:
-        return iterate_batches(
+        found = iterate_batches(
             data,
             targets=targets,
             batch_fn=options.batch_fn,
-            empty=not processes.alone,
+            empty=not alone,
             examples=options.examples,
         )
+        return reading.watch(found)
 
-    counts: list[Tensor | None] = []
-
-    def watched() -> Iterator[Batch]:
-        for batch in batches():
-            counts.append(_class_counts(batch))
-            keys = None if seen is None else input_keys(batch)
-            if seen is not None and keys is not None:
-                seen.append(keys)
-            yield batch
-
-    suspects, reading = _Suspects(), _Reading(options.seconds)
-    if processes.alone:
-        kept, given = _kept(suspects.watch(reading.watch(watched())), generator, limit)
+    if alone:
+        kept, given = _kept(batches(), generator, limit)
         shard = Shard(own=(given,))
     else:
-        kept, shard = _kept_by_all(watched, processes, generator, limit)
+        kept, shard = _kept_by_all(batches, processes, generator, limit)
     if not kept:
         raise ShapeError("data: expected at least one example, got none; the data set is empty")
     if shard.total == 1:
@@ -273,12 +265,12 @@ def draw_probe(
         probe_digest(batch),
         shard,
         true,
-        suspects.first,
+        reading.suspect if alone else None,
         groups=grouped,
         group_names=names,
-        reading=reading.seconds,
+        reading=reading.seconds if alone else 0.0,
         complete=reading.complete,
-        class_counts=_added([part for some in processes.gather(counts) for part in some]),
+        class_counts=_added([part for some in processes.gather(reading.counts) for part in some]),
     )
 
 
@@ -307,43 +299,36 @@ def _added(counts: Sequence[Tensor | None]) -> Tensor | None:
 
 
 class _Reading:
-    """Stops reading after a share of the time of the survey.
+    """The findings while data are read; reading stops after a share of the time of the survey.
 
     Args:
         limit: seconds of the survey; None reads all the data.
+        seen: list that gets the keys of all inputs.
     """
 
-    def __init__(self, limit: float | int | None) -> None:
-        self._most = None if limit is None else _READING * limit
+    def __init__(self, limit: float | int | None, seen: list[Tensor] | None) -> None:
+        self._most, self._seen = None if limit is None else _READING * limit, seen
         self.seconds, self.complete = 0.0, True
+        self.suspect: tuple[int, Batch] | None = None
+        self.counts: list[Tensor | None] = []
 
     def watch(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield batches until the time is over."""
-        start = perf_counter()
+        start, given = perf_counter(), 0
         for batch in batches:
             self.seconds = perf_counter() - start
+            self.counts.append(_class_counts(batch))
+            keys = None if self._seen is None else input_keys(batch)
+            if self._seen is not None and keys is not None:
+                self._seen.append(keys)
+            index = _suspect(batch) if self.suspect is None else None
+            if index is not None:
+                self.suspect = given + index, batch.take([index])
+            given += len(batch)
             yield batch
             if self._most is not None and perf_counter() - start > self._most:
                 self.complete = next(batches, None) is None
                 return
-
-
-class _Suspects:
-    """Finds inputs that are nan or infinite while batches pass."""
-
-    def __init__(self) -> None:
-        self.first: tuple[int, Batch] | None = None
-
-    def watch(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """The same batches."""
-        start = 0
-        for batch in batches:
-            if self.first is None:
-                index = _suspect(batch)
-                if index is not None:
-                    self.first = start + index, batch.take([index])
-            start += len(batch)
-            yield batch
 
 
 def _suspect(batch: Batch) -> int | None:
