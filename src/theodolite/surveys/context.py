@@ -707,10 +707,10 @@ class SurveyContext:
         batches = iterate_batches(self.data, batch_size=size, batch_fn=convert)
         return list(islice(batches, processes.rank, None, processes.size)) or None
 
-    def _within(self, share: float, what: str = "") -> None:
+    def _within(self, share: float, _what: str = "") -> None:
         """Report the progress of a long pass; processes progress at different speeds."""
         if self.progress is not None and self.processes.alone:
-            self.progress.within(share, what)
+            self.progress.within(share)
 
 
 def _matrix(model: nn.Module, layer: Layer) -> tuple[int, int, int] | None:

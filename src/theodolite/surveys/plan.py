@@ -8,6 +8,7 @@ of one family on one layer.
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -38,7 +39,7 @@ _NULL_COPIES = 6 * 8  # bytes for each number of permuted targets, with intermed
 _STACKED = 2**23  # largest number of bytes of kernels that are processed together
 _STACKS = 2**5  # kernels that are processed together may take 1 / _STACKS
 _GRAPHS = 4  # results that a backward pass needs may take 1 / _GRAPHS
-_FEWEST = 4
+_FEWEST, _MANY = 4, 2**40  # examples: the bounds of a search for their number
 _BATCHES = {"cuda": 1000}  # examples in one pass; elsewhere 256
 _KERNELS = 18 * 2**30  # default limit for kernels of long sequences, in bytes
 _UNLIMITED = 2 * 2**30  # free bytes before planning
@@ -205,12 +206,7 @@ def _most_examples(
         rows = count + min(judging, count)
         return _kept_bytes(layout, rows) + _MATRICES * count**2 + 3 * 8 * rows**2 + nulls * count
 
-    found = [count for count in (2**k for k in range(40)) if needed(count) <= free]
-    low, high = max(found, default=1), 2 * max(found, default=1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if needed(middle) <= free else (low, middle)
-    return max(_FEWEST, low)
+    return max(_FEWEST, bisect_right(range(1, _MANY), free, key=needed))
 
 
 def _kept_bytes(layout: Layout, rows: int) -> int:

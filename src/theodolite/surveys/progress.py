@@ -6,6 +6,7 @@ convert both into seconds, for the bar and for the choice of n (:class:`TimeBudg
 """
 
 import sys
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import copy
@@ -165,14 +166,8 @@ class TimeBudget:
         late = _LATE * self.seconds - (self.seconds - self.left)
         if self.expected(cost(fewest)) > max(late, time, _CHEAP * self.seconds):
             return None
-        low, high = fewest, most
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.expected(cost(middle)) <= time:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        more = range(fewest + 1, most + 1)
+        return fewest + bisect_right(more, time, key=lambda n: self.expected(cost(n)))
 
 
 class Progress:
@@ -207,7 +202,7 @@ class Progress:
         """Leave out a stage."""
         self._costs.pop(stage, None)
 
-    def within(self, share: float, _what: str = "") -> None:
+    def within(self, share: float) -> None:
         """Report the finished share of the current pass."""
         passes, layers = self._costs.get(self._stage, ((), 0.0))
         if self._visits:
