@@ -14,9 +14,9 @@ from tests.report import browser as driver
 from tests.report.drawn import mismatches
 from tests.report.made_records import NASTY, history_run, survey_run
 from tests.report.paths import numbers_at
-from theodolite.records import Record, Run
+from theodolite.records import Record, Run, shown
 from theodolite.report import notebook_html, write_html
-from theodolite.report.pages import DARK, LIGHT, shown
+from theodolite.report.pages import DARK, LIGHT
 
 pytestmark = pytest.mark.skipif(driver.missing(), reason=f"needs a browser: {driver.INSTALL}")
 

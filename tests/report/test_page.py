@@ -25,12 +25,11 @@ from tests.report.made_records import (
 )
 from tests.report.paths import numbers_at
 from theodolite.errors import WriteError
-from theodolite.records import Record, Run, groups_of, load_run, save_run
+from theodolite.records import Record, Run, groups_of, load_run, save_run, shown
 from theodolite.report import notebook_html, write_html
 from theodolite.report._catalog import headline_charts
 from theodolite.report._overview import notes_of, table_of
 from theodolite.report._page import page_html
-from theodolite.report.pages import shown
 
 
 class Parsed(HTMLParser):

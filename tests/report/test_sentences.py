@@ -11,9 +11,8 @@ from theodolite.advice.captions import (
     opening_sentence,
     profile_sentence,
 )
-from theodolite.records import Record, Run, groups_of
+from theodolite.records import Record, Run, groups_of, shown, spaced
 from theodolite.report._overview import whole_numbers
-from theodolite.report.pages import shown, spaced
 
 
 def run_with(family, measure, values, name="", **more):

@@ -202,12 +202,7 @@ class RunView:
 
     @cached_property
     def _holders(self) -> dict[tuple[str, str], list[Moment]]:
-        """Moments that have a number, by family and measure."""
-        found: dict[tuple[str, str], list[Moment]] = {}
-        for moment in self.moments:
-            for name in dict.fromkeys((family, m) for family, m, _ in moment.measures()):
-                found.setdefault(name, []).append(moment)
-        return found
+        return _holders(self.moments)
 
     @cached_property
     def moments_with_curves(self) -> list[Moment]:
@@ -307,19 +302,20 @@ def _moments(index: int, run: Run, most_steps: int) -> tuple[Moment, ...]:
         return tuple(every)
     # Steps that kept their curves stay in: the sliders of curves stop there.
     kept = {moment.position for moment in every if moment.has_curves}
-    for positions in _sparse(every):
-        kept |= {positions[i] for i in spaced(len(positions), most_steps // 2)}
+    for found in _holders(every).values():
+        if len(found) < len(every):
+            kept |= {found[i].position for i in spaced(len(found), most_steps // 2)}
     kept |= set(spaced(len(every), max(2, most_steps - len(kept))))
     return tuple(every[i] for i in sorted(kept))
 
 
-def _sparse(moments: Sequence[Moment]) -> set[tuple[int, ...]]:
-    """Positions of the steps with a number, for each number that some steps lack."""
-    holders: dict[tuple[str, str], list[int]] = {}
+def _holders(moments: Sequence[Moment]) -> dict[tuple[str, str], list[Moment]]:
+    """Moments that have a number, by family and measure."""
+    found: dict[tuple[str, str], list[Moment]] = {}
     for moment in moments:
         for name in dict.fromkeys((family, m) for family, m, _ in moment.measures()):
-            holders.setdefault(name, []).append(moment.position)
-    return {tuple(found) for found in holders.values() if len(found) < len(moments)}
+            found.setdefault(name, []).append(moment)
+    return found
 
 
 def unique_names(names: Sequence[str]) -> list[str]:

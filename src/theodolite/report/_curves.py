@@ -8,7 +8,7 @@ import numpy as np
 from plotly import graph_objects as go
 
 from theodolite.advice.captions import curves_sentence
-from theodolite.records import Group, Moment, RunView
+from theodolite.records import Group, Moment, RunView, plain, spaced
 from theodolite.report._figures import (
     MOST_PANELS,
     Figure,
@@ -22,7 +22,7 @@ from theodolite.report._figures import (
     by_moment,
     tone,
 )
-from theodolite.report.pages import LIGHT, page_numbers, plain, plotly_text, short, spaced
+from theodolite.report.pages import LIGHT, page_numbers, plotly_text, short
 
 __all__ = ["Curve", "layer_panels", "overlay"]
 

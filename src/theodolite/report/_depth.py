@@ -15,19 +15,19 @@ from itertools import groupby
 from typing import Any
 
 from theodolite.advice.captions import profile_sentence
-from theodolite.records import CHANCE, FAMILIES, PROBES, Group, RunView
-from theodolite.report._figures import Figure, Key, Panel, Series, Words, axes, dash_of, tone
-from theodolite.report.pages import (
-    LIGHT,
-    distinct,
+from theodolite.records import (
+    CHANCE,
+    FAMILIES,
+    PROBES,
+    Group,
+    RunView,
     finite,
-    page_numbers,
     plain,
-    plotly_text,
-    short,
     shown_as,
     spaced,
 )
+from theodolite.report._figures import Figure, Key, Panel, Series, Words, axes, dash_of, tone
+from theodolite.report.pages import LIGHT, distinct, page_numbers, plotly_text, short
 
 __all__ = ["Block", "Chart", "Line", "blocks_of", "depth_chart", "difference_charts", "headlines",
            "is_shortcut", "layer_chart", "legend_of", "token"]  # fmt: skip

@@ -20,8 +20,8 @@ from typing import Any
 
 from plotly import graph_objects as go
 
-from theodolite.records import Group, Moment
-from theodolite.report.pages import LIGHT, distinct, finite, plotly_text, short
+from theodolite.records import Group, Moment, finite
+from theodolite.report.pages import LIGHT, distinct, plotly_text, short
 
 __all__ = [
     "HOUSE_STYLE",

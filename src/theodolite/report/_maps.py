@@ -9,7 +9,7 @@ from plotly import graph_objects as go
 
 from theodolite.advice.captions import sketch_sentence
 from theodolite.advice.pairs import LayerPairs, LayerSimilarity
-from theodolite.records import FAMILIES, Group, Moment, RunView
+from theodolite.records import FAMILIES, Group, Moment, RunView, finite, plain, shown, spaced
 from theodolite.report._figures import (
     Figure,
     Numbers,
@@ -20,16 +20,7 @@ from theodolite.report._figures import (
     by_moment,
     layer_ticks,
 )
-from theodolite.report.pages import (
-    LIGHT,
-    finite,
-    page_numbers,
-    plain,
-    plotly_text,
-    short,
-    shown,
-    spaced,
-)
+from theodolite.report.pages import LIGHT, page_numbers, plotly_text, short
 
 __all__ = ["class_map", "eigenvector_figure", "kernel_maps", "pair_maps", "step_maps"]
 

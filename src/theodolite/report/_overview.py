@@ -12,9 +12,8 @@ from theodolite.advice.reasons import (
     not_shown,
     shared_words,
 )
-from theodolite.records import FAMILIES, Group, listed
+from theodolite.records import FAMILIES, Group, finite, listed, plain, shown_as
 from theodolite.report._depth import Chart, headlines, is_shortcut
-from theodolite.report.pages import finite, plain, shown_as
 
 __all__ = ["notes_of", "table_of", "whole_numbers"]
 

@@ -26,6 +26,7 @@ from theodolite.records import (
     Run,
     RunView,
     groups_of,
+    plain,
 )
 from theodolite.report._catalog import (
     STRIP,
@@ -53,7 +54,6 @@ from theodolite.report.pages import (
     css_variables,
     distinct,
     json_for_html,
-    plain,
     render,
     short,
     static_text,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from plotly import graph_objects as go
 
 from theodolite.advice.captions import loss_sentence
-from theodolite.records import FAMILIES, Group, Moment, RunView
+from theodolite.records import FAMILIES, Group, Moment, RunView, spaced
 from theodolite.report._depth import Line, legend_of
 from theodolite.report._figures import (
     MOST_PANELS,
@@ -19,7 +19,7 @@ from theodolite.report._figures import (
     step_axis,
     tone,
 )
-from theodolite.report.pages import page_numbers, plotly_text, short, spaced
+from theodolite.report.pages import page_numbers, plotly_text, short
 
 __all__ = ["TRUTH", "kernel_steps", "loss_figure", "over_steps", "whole_figure"]
 

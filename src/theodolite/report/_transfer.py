@@ -13,14 +13,12 @@ from typing import Any
 from theodolite.advice.captions import digest_words
 from theodolite.advice.choosing import RANKING_QUESTIONS, ranking_lead
 from theodolite.advice.reasons import noted
-from theodolite.records import Answer, Record, short_count
+from theodolite.records import Answer, Record, finite, plain, short_count
 from theodolite.report.pages import (
     DARK,
     LIGHT,
     content_policy,
     css_variables,
-    finite,
-    plain,
     render,
     short,
     static_text,

@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
-from theodolite.records import finite, made_folder, plain, replace_file, shown, shown_as, spaced
+from theodolite.records import finite, made_folder, plain, replace_file
 
 __all__ = [
     "DARK",
@@ -20,16 +20,11 @@ __all__ = [
     "content_policy",
     "css_variables",
     "distinct",
-    "finite",
     "json_for_html",
     "page_numbers",
-    "plain",
     "plotly_text",
     "render",
     "short",
-    "shown",
-    "shown_as",
-    "spaced",
     "static_text",
     "write_page",
 ]

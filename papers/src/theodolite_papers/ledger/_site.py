@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from theodolite import __version__
-from theodolite.report.pages import DARK, LIGHT, css_variables, json_for_html, plain, static_text
+from theodolite.records import plain
+from theodolite.report.pages import DARK, LIGHT, css_variables, json_for_html, static_text
 from theodolite_papers.ledger._book import VERDICTS, Chapter, Entry, Sized, Spread, chapters
 from theodolite_papers.ledger._pages import (
     FILE,

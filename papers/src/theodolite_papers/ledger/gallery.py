@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.errors import RecordError
-from theodolite.records import FAMILIES, Moment, Record, Run, latest_numbers, load_record, load_run
+from theodolite.records import (
+    FAMILIES,
+    Moment,
+    Record,
+    Run,
+    latest_numbers,
+    load_record,
+    load_run,
+    plain,
+)
 from theodolite.report.pages import (
     DARK,
     LIGHT,
@@ -16,7 +25,6 @@ from theodolite.report.pages import (
     css_variables,
     json_for_html,
     page_numbers,
-    plain,
     static_text,
     write_page,
 )
