@@ -202,9 +202,9 @@ def folder(tmp_path):
 
 
 def test_folder_of_classes_is_split(folder, generator):
-    sets = files.load_image_folder(folder, test_fraction=0.25, generator=generator)
+    sets = files.load_image_folder(folder, generator=generator)
     assert sets.classes == ("cat", "dog")
-    assert (len(sets.x_train), len(sets.x_test)) == (9, 3)
+    assert (len(sets.x_train), len(sets.x_test)) == (10, 2)
     assert sets.shape == (3, 4, 4)
     values = torch.cat([sets.x_train, sets.x_test])[:, 0, 0, 0]
     labels = torch.cat([sets.y_train, sets.y_test])
@@ -217,8 +217,8 @@ def test_folder_with_its_own_split(tmp_path):
         for index in range(count):
             picture(tmp_path / split / "a" / f"{index}.png", index)
             picture(tmp_path / split / "b" / f"{index}.png", index)
-    sets = files.load_image_folder(tmp_path, mode="L")
-    assert (len(sets.x_train), len(sets.x_test), sets.shape) == (6, 4, (1, 4, 4))
+    sets = files.load_image_folder(tmp_path)
+    assert (len(sets.x_train), len(sets.x_test), sets.shape) == (6, 4, (3, 4, 4))
     (tmp_path / "test" / "c").mkdir()
     with pytest.raises(DataError):
         files.load_image_folder(tmp_path)
@@ -242,7 +242,7 @@ def test_deep_pictures_are_scaled_not_cut_off(folder):
     for index in range(6):
         deep = np.full((4, 4), 257 * 40 * index, np.uint16)
         Image.fromarray(deep).save(folder / "dog" / f"{index}.png")
-    sets = files.load_image_folder(folder, mode="L")
+    sets = files.load_image_folder(folder)
     values = torch.cat([sets.x_train, sets.x_test])[:, 0, 0, 0]
     assert sorted(values.tolist()) == [0, 40, 80, 120, 160, 200]
     Image.fromarray(np.ones((4, 4), np.float32)).save(folder / "dog" / "float.tiff")
@@ -255,13 +255,12 @@ def test_pictures_of_every_kind_become_bytes(folder, kind):
     for index in range(2):
         image = Image.new(kind, (4, 4))
         image.save(folder / "dog" / f"kind-{index}.png")
-    for mode, channels in (("RGB", 3), ("L", 1)):
-        sets = files.load_image_folder(folder, mode=mode)
-        assert (sets.x_train.dtype, sets.shape) == (torch.uint8, (channels, 4, 4))
+    sets = files.load_image_folder(folder)
+    assert (sets.x_train.dtype, sets.shape) == (torch.uint8, (3, 4, 4))
 
 
 def test_folder_with_few_images_per_class(folder, tmp_path):
-    sets = files.load_image_folder(folder, per_class=2, test_fraction=0.5)
+    sets = files.load_image_folder(folder, per_class=2)
     values = torch.cat([sets.x_train, sets.x_test])[:, 0, 0, 0]
     assert sorted(values.tolist()) == [10, 11, 20, 21]
     folder.rename(tmp_path / "train")

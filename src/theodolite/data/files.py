@@ -12,13 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from theodolite.checks import (
-    require_between,
-    require_choice,
-    require_count,
-    require_finite,
-    require_path,
-)
+from theodolite.checks import require_choice, require_count, require_finite, require_path
 from theodolite.data.dataset import Dataset, digits, disjoint_rows
 from theodolite.errors import DataError, TheodoliteError, UnknownNameError
 from theodolite.linalg import checks_classes
@@ -38,6 +32,7 @@ _KEYS = ("x_train", "y_train", "x_test", "y_test")
 
 _WANTED = "an .npz file with the arrays " + ", ".join(_KEYS)
 _CHANNELS = (1, 3, 4)
+_TEST_SHARE = 0.2  # of the images of a folder without a test set
 
 
 def load_npz(
@@ -222,7 +217,6 @@ class _Form:
     """How images become arrays, and how many of each class are read."""
 
     opener: Any
-    mode: str
     size: int | None
     per_class: int | None
 
@@ -231,9 +225,7 @@ class _Form:
 def load_image_folder(
     path: str | Path,
     size: int | None = None,
-    mode: Literal["RGB", "L"] = "RGB",
     per_class: int | None = None,
-    test_fraction: float = 0.2,
     generator: torch.Generator | None = None,
 ) -> Dataset:
     """Read ``FOLDER/train/CLASS/*`` and ``FOLDER/test/CLASS/*``, or split ``FOLDER/CLASS/*``.
@@ -245,13 +237,11 @@ def load_image_folder(
         path: the folder. Classes are its sub-folders in alphabetical order.
         size: resize the shorter side to this number of pixels and cut out the central square. By
             default all images must have the same size.
-        mode: ``"RGB"`` or ``"L"`` (grey).
         per_class: largest number of images of each class and split, the first by name.
-        test_fraction: share of images for the test set, if the folder has no test set.
-        generator: draws this test set.
+        generator: draws a fifth of the images as the test set, if the folder has no test set.
 
     Returns:
-        Byte images, channels first, ``peak = 255``; 16-bit images are scaled down to bytes.
+        Byte images in colour, channels first, ``peak = 255``; 16-bit images are scaled to bytes.
 
     Raises:
         DataError: If Pillow or the folder is missing, a class is empty, a file cannot be read, or
@@ -269,19 +259,17 @@ def load_image_folder(
         (torch.Size([2, 3, 4, 4]), ('cat', 'dog'))
     """
     require_path(path=path)
-    require_choice(("RGB", "L"), mode=mode)
-    require_between(0.0, 1.0, open_low=True, open_high=True, test_fraction=test_fraction)
     for name, value in {"size": size, "per_class": per_class}.items():
         if value is not None:
             require_count(1, **{name: value})
-    form = _Form(_pillow(), mode, size, per_class)
+    form = _Form(_pillow(), size, per_class)
     folder = Path(path)
     test_folders = [folder / name for name in ("test", "val") if (folder / name).is_dir()]
     if (folder / "train").is_dir() and test_folders:
         return _both_splits(folder, test_folders[0], form)
     classes = _classes(folder)
     x, y = _read(folder, classes, form)
-    held_out = max(1, round(test_fraction * len(x)))
+    held_out = max(1, round(_TEST_SHARE * len(x)))
     if held_out >= len(x):
         raise DataError(f"{folder}: expected at least two images to split, got {len(x)}")
     train, test = disjoint_rows(len(x), len(x) - held_out, held_out, generator=generator)
@@ -353,7 +341,7 @@ def _files(folder: Path) -> list[Path]:
 def _pixels(file: Path, form: _Form) -> np.ndarray:
     try:
         with form.opener.open(file) as image:
-            picture = _eight_bit(image, form).convert(form.mode)
+            picture = _eight_bit(image, form).convert("RGB")
             if form.size is not None:
                 picture = _square(picture, form.size)
             return np.array(picture, dtype=np.uint8)

@@ -6,7 +6,7 @@ scaled inputs float32 (float64 inputs stay float64).
 
 from collections.abc import Callable
 from math import sqrt
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Num
@@ -29,13 +29,7 @@ __all__ = [
 ]
 
 Scaling = Literal["unit_interval", "symmetric", "pixels", "images", "unit_rows"]
-SCALINGS: tuple[Scaling, ...] = (
-    "unit_interval",
-    "symmetric",
-    "pixels",
-    "images",
-    "unit_rows",
-)
+SCALINGS: tuple[Scaling, ...] = get_args(Scaling)
 
 
 def _floating(inputs: Tensor) -> Tensor:
