@@ -27,6 +27,7 @@ __all__ = [
     "ProgressBar",
     "Speed",
     "TimeBudget",
+    "product_seconds",
     "shown_progress",
     "time_left",
 ]
@@ -83,7 +84,7 @@ class Speed:
         _first_backward_pass()
         with torch.no_grad():
             example = _timed(lambda: few.run(model), device) / len(few)
-            return cls(example, _product_seconds(device))
+            return cls(example, product_seconds(device))
 
     def seconds(self, cost: Cost) -> float:
         """Seconds of a stage at this speed."""
@@ -107,7 +108,7 @@ def _timed(call: Callable[[], object], device: torch.device) -> float:
     return min(taken)
 
 
-def _product_seconds(device: torch.device) -> float:
+def product_seconds(device: torch.device) -> float:
     """Seconds of a multiply-add. On a GPU decompositions are slow beside products: one is timed."""
     if device.type != "cuda":
         matrix = torch.ones(_PRODUCT, _PRODUCT, dtype=torch.float64)

@@ -57,7 +57,7 @@ from theodolite.errors import (
     UnknownNameError,
     UnwrittenWarning,
 )
-from theodolite.linalg import LeaveOneOut, regression_targets, symmetric_eigen
+from theodolite.linalg import LeaveOneOut, regression_targets
 from theodolite.measures import representation
 from theodolite.records import Note, Record, load_record, require_transfer_model, save_record
 from theodolite.surveys.heads import Body, pretrained_body
@@ -65,6 +65,7 @@ from theodolite.surveys.layers import Footprint, Layer, survey_layers
 from theodolite.surveys.options import SurveyOptions
 from theodolite.surveys.plan import LIVE, USED, warn_of_memory
 from theodolite.surveys.probe import Probe, draw_probe, fit_inputs
+from theodolite.surveys.progress import EIGEN, product_seconds
 from theodolite.surveys.results import unused_folder
 from theodolite.surveys.run import versions
 from theodolite.surveys.targets import Task
@@ -97,7 +98,7 @@ Prepare = Callable[[Any], Any]
 _PROBED = 500  # largest number of examples for the linear probe of a layer
 _FEW = 20  # examples of the kernel whose time predicts that of a larger one
 _KERNELS = 7  # kernels between all examples that exist at one time, in float64
-_CLOSING, _TIMED = 3, 256  # decompositions at the end; rows of the one that is timed
+_CLOSING = 3  # decompositions at the end
 
 
 @dataclass(frozen=True)
@@ -674,12 +675,7 @@ def _moved(model: nn.Module, device: torch.device | str | None) -> Iterator[None
 
 def _closing_seconds(count: int) -> float:
     """Expected time of the regressions with all examples, which follow the tangent kernel."""
-    rows = min(count, _TIMED)
-    draws = torch.Generator().manual_seed(0)
-    matrix = torch.randn(rows, rows, dtype=torch.float64, generator=draws)
-    began = time.perf_counter()
-    symmetric_eigen(matrix + matrix.mT)
-    return _CLOSING * (time.perf_counter() - began) * (count / rows) ** 3
+    return _CLOSING * EIGEN * product_seconds(torch.device("cpu")) * count**3
 
 
 def _fitting(
