@@ -616,7 +616,7 @@ class SurveyContext:
             MemoryLimitError: If the sums alone, or one example, do not fit.
         """
         batch, targets = self.examples("gradient")
-        stiffness = self.plan.details
+        stiffness = self.options.details
         try:
             rows = self._backward_batch(stiffness)
         except MemoryLimitError:

@@ -126,7 +126,7 @@ def measure_gradient(context: SurveyContext, record: RecordBuilder) -> None:
     layers = context.layout.with_parameters()
     batch, targets = context.examples("gradient")
     (found, total, logits), pairs, complete = _agreement(context, record, layers)
-    if context.plan.details and total.stiffness is None:
+    if context.options.details and total.stiffness is None:
         record.warn(None, "gradient", "stiffness", reason(Note.UNIT_GRADIENT_BYTES))
     permuted = _permuted_groups(context, pairs)
     for layer in layers:
@@ -272,7 +272,7 @@ def _all_from_pairs(context: SurveyContext, layers: Sequence[Layer]) -> bool:
         return _pair_count(context) == count
     passes = _PASSES * context.pass_cost
     parameters = sum(p.numel() for p in context.model.parameters())
-    return context.plan.details and count * parameters <= passes
+    return context.options.details and count * parameters <= passes
 
 
 def _from_pairs(
@@ -331,7 +331,7 @@ def _gradient_rows(
     if labels is not None:
         add("in_class_omega", values.in_class, None if nulls is None else nulls.in_class)
     add("gradient_diversity", values.diversity)
-    if values.stiffness is not None and context.plan.details:
+    if values.stiffness is not None and context.options.details:
         add("stiffness", values.stiffness)
     if gram is not None:
         confusion, why = Estimate(float(gradient.confusion_of_gram(gram))), _ZERO_GRADIENTS

@@ -55,7 +55,6 @@ class SurveyPlan:
         curves: whether curves are kept.
         check: whether the engine is compared with plain autograd.
         diverging: whether numbers that are not finite become a reason instead of an error.
-        details: whether covariances of all layers, unit gradients and heat maps are measured.
         partial: whether an interrupt ends the measurement and keeps the finished families.
         most_layers: with more layers, blocks stand for the layers inside them.
         not_due: family -> why it is not measured this time.
@@ -68,7 +67,6 @@ class SurveyPlan:
     curves: bool = True
     check: bool = True
     diverging: bool = False
-    details: bool = True
     partial: bool = False
     most_layers: int = 40
     not_due: Mapping[str, Reason] = field(default_factory=dict)
@@ -110,7 +108,7 @@ class SurveyPlan:
                 f" example), got {limit:,}; choose fewer examples (sizes=) or layers"
             )
         sizes, notes = dict(options.sizes), {}
-        plan = replace(self, sizes=sizes, details=self.details and options.details)
+        plan = replace(self, sizes=sizes)
         readers = [family for family in FEATURE_READERS if family in options.families]
         judging = plan.size("held_out", 0 if held_out is None else len(held_out))
         most = _most_examples(options, layout, probe, free, judging)

@@ -57,7 +57,7 @@ def measure_tangent(context: SurveyContext, record: RecordBuilder) -> None:
         _sketch(context, record, layers)
         record.routes["tangent"] |= {} if why is None else {"reason": str(why)}
     _equilibrium(context, record)
-    if context.plan.curves and context.plan.details and context.task is None:
+    if context.plan.curves and context.options.details and context.task is None:
         _heat_maps(context, record, layers)
 
 
