@@ -305,13 +305,6 @@ def test_inputs_of_numpy_take_the_precision_of_the_model(data, tmp_path):
     assert narrow.equals(wide)
 
 
-def test_flat_images_are_shown_in_the_shape_that_was_asked_for(tmp_path):
-    words = ("--arg", "sizes=[64,9,10]", "--flatten", "--family", "covariance", "--examples", "99")
-    call("survey", MLP[0], "digits", *words, "--image-shape", "4x16", "-o", tmp_path / "run")
-    pictures = th.load(tmp_path / "run").curve("patch_eigenvectors", "fc1")["images"]
-    assert pictures.shape == (8, 1, 4, 16)
-
-
 def test_a_saved_model_of_hugging_face_in_all_families(tmp_path):
     transformers = pytest.importorskip("transformers")
     sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}

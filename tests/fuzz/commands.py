@@ -77,7 +77,7 @@ def _command(rng: Random, root: Path) -> list[str]:
         line = ["survey", rng.choice(models), rng.choice(files), "--permutations", "0"]
         line += ["-o", "out", "--overwrite"] if rng.random() < 0.8 else ["-o", rng.choice(WORDS)]
         line += ["--family", rng.choice(["kernel", "covariance", "gradient", *WORDS])]
-        flags = ["--layer", "--readout", "--image-shape", "--examples", "--memory-limit",
+        flags = ["--layer", "--readout", "--examples", "--memory-limit",
                  "--device", "--seed", "--split", "--scale", "--arg", "--option",
                  "--checkpoint", "--truth", "--name"]  # fmt: skip
         for flag in rng.sample(flags, rng.choice([0, 1, 1, 2])):

@@ -46,11 +46,6 @@ SETTINGS = {
         DomainError,
         "tangent: expected one of 'auto', 'exact'",
     ),
-    "image shape": (
-        {"options": {"image_shape": (3, 3)}, "families": "covariance"},
-        ShapeError,
-        r"image_shape: expected \(height, width\) .* of 4 numbers in all, .* got \(3, 3\)",
-    ),
     "true labels of another length": (
         {"truth": Y[:5]},
         ShapeError,

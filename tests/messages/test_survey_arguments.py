@@ -37,7 +37,6 @@ OPTIONS = {
     "split": (3, "split: expected text, got 3"),
     "details": ("no", "details: expected True or False, got 'no'"),
     "classes": (2, "classes: expected a list, got 2"),
-    "image_shape": ("1x1x3", "image_shape: expected (height, width)"),
     "memory_limit": ([1], "memory_limit: expected a size such as '4GB' or '512MiB', got [1]"),
     "device": (object(), "device: expected a device of this machine that holds numbers"),
     "options": ("fast", "options: expected SurveyOptions or a mapping or None, got 'fast'"),

@@ -343,7 +343,6 @@ def test_missing_checkpoint(tmp_path, data):
             ("--memory-limit", "much"),
             "expected a size such as '4GB' or '512MiB', got 'much'",
         ),
-        (("--image-shape", "8"), "expected HxW or CxHxW"),
         (("--readout", "first"), "readout"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",

@@ -2,7 +2,6 @@
 
 import importlib
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -106,13 +105,6 @@ def survey(  # one parameter per option is how typer reads a command
     readout: Annotated[
         str | None, typer.Option(help="How to use outputs (n, T, c): last, mean or cls.")
     ] = None,
-    image_shape: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HxW",
-            help="Image shape of flat inputs, to draw eigenvectors: 8x8, or 3x32x32 (CxHxW).",
-        ),
-    ] = None,
     examples: Annotated[
         int | None,
         typer.Option(min=2, help="Largest number of examples; some families use fewer."),
@@ -187,7 +179,6 @@ def survey(  # one parameter per option is how typer reads a command
         "families": family or None,
         "layers": layer or None,
         "readout": readout,
-        "image_shape": _image_sides(image_shape),
         "sizes": None if examples is None else _sizes(examples, surveys.SIZES),
         "permutations": permutations,
         "memory_limit": memory_limit,
@@ -251,15 +242,6 @@ def _sizes(limit: int, usual: Any) -> dict[str, int]:
         else min(size, limit)
         for family, size in usual.items()
     }
-
-
-def _image_sides(text: str | None) -> tuple[int, ...] | None:
-    """``8x8`` or ``3x32x32`` as numbers."""
-    if text is None:
-        return None
-    if re.fullmatch(r"\d+(x\d+){1,2}", text.lower()) is None:
-        raise CommandError(f"--image-shape: expected HxW or CxHxW, e.g. 8x8, got {text!r}")
-    return tuple(int(side) for side in text.lower().split("x"))
 
 
 def _word(text: str) -> str:

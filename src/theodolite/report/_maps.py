@@ -416,7 +416,7 @@ def _subjects(group: Group, layer: str) -> tuple[str, str]:
 def _guess(group: Group, layer: str) -> str:
     if _shape_source(group, layer) != "guessed":
         return ""
-    return " The inputs are vectors. Square images are a guess; pass `image_shape=` otherwise."
+    return " The inputs are vectors, so that square images are a guess."
 
 
 def _picture_panel(group: Group, run: RunView, layer: str) -> Panel | None:

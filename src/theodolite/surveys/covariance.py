@@ -13,7 +13,7 @@ from torch import Tensor
 from theodolite.advice.reasons import Reason, failure, reason
 from theodolite.checks import require_finite
 from theodolite.engine.layers import CONVOLUTIONS, is_matrix, is_transposed_linear
-from theodolite.errors import ShapeError, TheodoliteError
+from theodolite.errors import TheodoliteError
 from theodolite.linalg import Eigen, Moments, RowSample
 from theodolite.measures import covariance
 from theodolite.records import Estimate, Note
@@ -22,7 +22,7 @@ from theodolite.surveys.layers import Layer
 from theodolite.surveys.progress import EIGEN, Cost
 from theodolite.surveys.record import RecordBuilder
 
-__all__ = ["covariance_cost", "measure_covariance", "require_image_shape", "without_matrices"]
+__all__ = ["covariance_cost", "measure_covariance", "without_matrices"]
 
 ImageShape = tuple[int, int, int]
 
@@ -59,7 +59,7 @@ def measure_covariance(context: SurveyContext, record: RecordBuilder) -> None:
         "method": f"{_BASES} random bases",
         "n": context.probe.given if everything else context.count("covariance"),
         "centered": True,
-        "layers": "all" if context.plan.details else "first",
+        "layers": "all" if context.options.details else "first",
         "directions": f"leading ones, residuals below {_TOLERANCE:g} of the largest variance",
     }
 
@@ -116,7 +116,7 @@ def _matrix_layers(context: SurveyContext) -> list[Layer]:
         for layer in context.layout.layers
         if layer.input_shape is not None and is_matrix(context.model.get_submodule(layer.name))
     ]
-    return found if context.plan.details else found[:1]
+    return found if context.options.details else found[:1]
 
 
 def without_matrices(context: SurveyContext) -> Reason | None:
@@ -282,34 +282,12 @@ def _picture_shape(context: SurveyContext, layer: Layer, size: int) -> tuple[Ima
     if isinstance(module, CONVOLUTIONS):
         height, width = (1, 1, *module.kernel_size)[-2:]
         return (size // (height * width), height, width), "kernel"
-    asked = context.options.image_shape
-    if asked is not None:
-        return (*(1,) * (3 - len(asked)), *asked), "given"  # type: ignore[return-value]
     first = context.probe.batch.args[0] if context.probe.batch.args else None
     given = tuple(first.shape[1:]) if isinstance(first, Tensor) else ()
     if len(given) in (2, 3) and torch.Size(given).numel() == size:
         return (*(1,) * (3 - len(given)), *given), "input"  # type: ignore[return-value]
     guessed = _guessed(size) if given == (size,) else None
     return ((1, 1, size), "none") if guessed is None else (guessed, "guessed")
-
-
-def require_image_shape(context: SurveyContext) -> None:
-    """Check that the image shape has as many numbers as the input of the first layer.
-
-    Raises:
-        ShapeError: If it does not.
-    """
-    asked, layers = context.options.image_shape, _matrix_layers(context)
-    if asked is None or not layers:
-        return
-    if isinstance(context.model.get_submodule(layers[0].name), CONVOLUTIONS):
-        return
-    size = _weight(context, layers[0]).shape[1]
-    if len(asked) not in (2, 3) or math.prod(asked) != size or min(asked) < 1:
-        raise ShapeError(
-            f"image_shape: expected (height, width) or (channels, height, width) of {size} numbers "
-            f"in all, the inputs of the first layer, got {tuple(asked)}"
-        )
 
 
 def _guessed(size: int) -> ImageShape | None:

@@ -17,7 +17,7 @@ from theodolite.checks import (
     size_in_bytes,
 )
 from theodolite.engine import Batch, Layers, Loss, Parameters, Pool, Read, Readout, require_pool
-from theodolite.errors import DomainError, DtypeError, UnknownNameError
+from theodolite.errors import DomainError, UnknownNameError
 from theodolite.records import FAMILIES
 
 __all__ = [
@@ -86,8 +86,6 @@ class SurveyOptions:
         seconds: the time limit. Families use as many examples as fit, and the result lists the
             families that were cut. None uses the examples of ``sizes``. Sizes that you name are
             always used.
-        image_shape: (height, width) or (channels, height, width) of flattened image inputs, for
-            pictures of eigenvectors. By default a square, if the number of inputs is a square.
         examples: read only this many examples from the start of the data, in one pass. With several
             processes the number holds for each process. None reads all the data.
         sizes: family -> largest number of examples; None for all the data. Defaults:
@@ -133,7 +131,6 @@ class SurveyOptions:
     readout: str | Readout | None = None
     pool: Pool | None = None
     seconds: float | int | None = SECONDS
-    image_shape: tuple[int, ...] | None = None
     examples: int | None = None
     sizes: Mapping[str, int | None] = field(default_factory=dict)
     permutations: int = 20
@@ -195,13 +192,6 @@ class SurveyOptions:
         require_flag(details=self.details)
         if self.classes is not None:
             require_kind(Sequence, classes=self.classes)
-        if self.image_shape is not None:
-            whole = isinstance(self.image_shape, Sequence) and not isinstance(self.image_shape, str)
-            if not whole or not all(isinstance(side, Integral) for side in self.image_shape):
-                raise DtypeError(
-                    "image_shape: expected (height, width) or (channels, height, width), got "
-                    f"{self.image_shape!r}"
-                )
         functions = {"loss": self.loss, "batch_fn": self.batch_fn}
         require_function(**{name: value for name, value in functions.items() if value is not None})
 
@@ -314,7 +304,6 @@ class SurveyOptions:
             "readout": "default" if self.readout is None else _text(self.readout),
             "pool": _text(self.reduction),
             "seconds": self.seconds,
-            "image_shape": None if self.image_shape is None else list(self.image_shape),
             "examples": self.examples,
             "sizes": dict(self.sizes),
             "permutations": self.permutations,

@@ -43,7 +43,7 @@ from theodolite.errors import (
 )
 from theodolite.records import FAMILIES, Note, Record, layers_with_few_filters
 from theodolite.surveys.context import Draws, EarlierResults, SurveyContext
-from theodolite.surveys.covariance import require_image_shape, without_matrices
+from theodolite.surveys.covariance import without_matrices
 from theodolite.surveys.families import PARTS, Part
 from theodolite.surveys.fit import measure_loss, require_example_loss
 from theodolite.surveys.layers import Layer, Layout, survey_layers
@@ -470,7 +470,7 @@ def _require_options(context: SurveyContext) -> None:
 
     Raises:
         DomainError: If labels exceed the outputs, or targets and outputs differ in number.
-        ShapeError: If the loss does not give one number per example, or an image has other sizes.
+        ShapeError: If the loss does not give one number per example.
     """
     names, k = context.options.classes, context.probe.rows.num_classes
     if context.task is None and names is not None and k is not None and len(names) < k:
@@ -487,8 +487,6 @@ def _require_options(context: SurveyContext) -> None:
         targets.require_outputs(layout.outputs)
     if "gradient" in wants or context.options.loss is not None:
         require_example_loss(context)
-    if "covariance" in wants:
-        require_image_shape(context)
 
 
 def finished_record(context: SurveyContext, step: int | None, cut: str | None = None) -> Record:
