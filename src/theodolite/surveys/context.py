@@ -44,7 +44,7 @@ from theodolite.engine import (
     tangent_alignments,
 )
 from theodolite.errors import MemoryLimitError, ShapeError
-from theodolite.linalg import Moments, RowSample, eps_of
+from theodolite.linalg import Moments, RowSample, dual_gram, eps_of
 from theodolite.records import Note
 from theodolite.surveys.layers import Layer, Layout
 from theodolite.surveys.options import FEATURE_READERS, SurveyOptions
@@ -78,7 +78,6 @@ _KEPT_RESULTS = 3  # multiple of a forward pass: results, their gradients, and c
 _GRADIENTS = 4  # copies of an example's gradient with respect to the largest tensor
 _KEPT_COPIES = 12  # copies of a layer's output, for norms, activations and gradients
 _TINY = 2e7  # cost of a step of tiny matrices
-_CONVERTED = 256  # columns that are converted to float64 at a time
 _ON_CPU = 200  # with fewer examples a CPU decomposes faster than a GPU
 _KEPT = 2**28  # bytes of features that are kept; larger ones are multiplied batch by batch
 
@@ -124,11 +123,7 @@ class LayerFeatures:
         if self.products is not None:
             return self.products.double()
         assert self.rows is not None
-        total = self.rows.new_zeros(len(self), len(self), dtype=torch.float64)
-        for part in torch.split(self.rows, _CONVERTED, 1):
-            wide = part.double()
-            total.addmm_(wide, wide.mT)
-        return total
+        return dual_gram(self.rows)
 
     def lengths(self) -> Float[Tensor, " n"]:
         """Norm of every example's features, in float64."""

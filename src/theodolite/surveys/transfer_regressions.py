@@ -21,6 +21,7 @@ from theodolite.errors import MemoryLimitError, TheodoliteError
 from theodolite.linalg import (
     LeaveOneOut,
     double,
+    dual_gram,
     expected_right,
     regression_targets,
 )
@@ -115,11 +116,11 @@ def kernel_regressions(
         answers: class labels or target columns.
     """
     if of_body is None:
-        of_head = _gram(outputs)
+        of_head = dual_gram(outputs)
         plain = kernel.leave_one_out_regression(of_head, answers)
         return KernelRegressions(of_head, plain, plain)
     count, beyond = len(of_body), None
-    of_head = _gram(outputs[:count])
+    of_head = dual_gram(outputs[:count])
     both = kernel.mean_gram([of_head, of_body])
     best, plain = (
         kernel.leave_one_out_regression(gram, answers[:count]) for gram in (both, of_head)
@@ -127,7 +128,7 @@ def kernel_regressions(
     if count < len(answers):
         # One layer at a time: the kernels of all layers of a deep network would fill the memory.
         parts = layers or [outputs]
-        whole = sum((kernel.mean_gram([_gram(rows)]) for rows in parts), torch.zeros(1)) / len(
+        whole = sum((kernel.mean_gram([dual_gram(rows)]) for rows in parts), torch.zeros(1)) / len(
             parts
         )
         beyond = AllLayers(
@@ -136,11 +137,6 @@ def kernel_regressions(
             kernel.leave_one_out_regression(whole, answers),
         )
     return KernelRegressions(both, best, plain, True, beyond)
-
-
-def _gram(rows: Tensor) -> Tensor:
-    wide = double(rows)
-    return wide @ wide.mT
 
 
 def body_kernel(
