@@ -16,7 +16,6 @@ import theodolite
 from tests.distributed.cases import CASES, MONITOR, SHARES, double_blobs, shares_of
 from tests.distributed.forked import in_processes, results, start
 from tests.distributed.worker import command, measure
-from tests.metrics import streams
 from tests.survey.subjects import mlp
 
 SURVEYS = [
@@ -151,17 +150,6 @@ def test_only_the_first_process_writes(launched, size):
     assert not list(folder.glob("page-[1-9].html"))
     head = theodolite.load(folder / "saved-0").run.head
     assert head.contents["config"]["processes"] == size
-
-
-@pytest.mark.parametrize("name", streams.CASES)
-@pytest.mark.parametrize(
-    ("size", "shares"), [(size, shares) for size in SHARES for shares in SHARES[size]], ids=str
-)
-def test_metrics_of_shards_are_those_of_all_the_data(found, size, shares, name):
-    expected = streams.CASES[name].expected(streams.make_data())
-    for rank in range(size):
-        value = found[size][rank]["metrics"][name, shares]
-        np.testing.assert_allclose(value.numpy(), expected, rtol=1e-9, atol=1e-10)
 
 
 FAILURES = {

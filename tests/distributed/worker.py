@@ -3,7 +3,6 @@
 import datetime
 import sys
 import time
-import warnings
 from pathlib import Path
 
 import torch
@@ -14,7 +13,6 @@ from typer.testing import CliRunner
 
 import theodolite
 from tests.distributed.cases import CASES, MONITOR, SHARES, double_blobs, shares_of, split
-from tests.metrics import streams
 from tests.survey.subjects import mlp
 from theodolite._distributed import Processes
 from theodolite.cli import app
@@ -73,20 +71,6 @@ def monitor(folder: Path) -> dict:
     watch.history.to_html(folder / f"page-{get_rank()}.html")
     records = {record.contents["step"]: numbers(record) for record in watch.history.run.steps}
     return {"records": records, "states": states}
-
-
-def metrics() -> dict:
-    """Every streaming metric, on unequal shards and on none."""
-    warnings.filterwarnings("ignore", message="The ``compute`` method")
-    data, values = streams.make_data(), {}
-    for name, case in streams.CASES.items():
-        for shares in SHARES[get_world_size()]:
-            metric = case.build(data).to("cpu")
-            rows = torch.split(torch.arange(120), [2 * share for share in shares])[get_rank()]
-            for chunk in torch.split(rows, 32) if len(rows) else ():
-                case.feed(metric, data.part(chunk))
-            values[name, shares] = metric.compute()
-    return values
 
 
 class Failing(nn.Module):
@@ -205,7 +189,6 @@ def measure(folder: Path, rank: int) -> None:
         "surveys": surveys(),
         "copies": copies(),
         "monitor": monitor(folder),
-        "metrics": metrics(),
         "failures": failures(folder),
         "alone": alone(),
     }
