@@ -20,8 +20,6 @@ from theodolite.checks import (
 from theodolite.errors import DomainError, ShapeError
 from theodolite.linalg import checks_classes, prints_shapes
 
-__all__ = ["Dataset", "digits", "disjoint_rows", "random_labels"]
-
 _MOST_CLASSES = 100_000  # a larger label is a mistake; names of so many classes fill the memory
 
 

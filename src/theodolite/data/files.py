@@ -18,16 +18,6 @@ from theodolite.errors import DataError, TheodoliteError, UnknownNameError
 from theodolite.linalg import checks_classes
 from theodolite.records import listed
 
-__all__ = [
-    "Loader",
-    "channels_first",
-    "load_data",
-    "load_image_folder",
-    "load_npz",
-    "npz_tensor",
-    "opened_npz",
-]
-
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
 
 _WANTED = "an .npz file with the arrays " + ", ".join(_KEYS)

@@ -17,17 +17,6 @@ from theodolite.data.dataset import Dataset
 from theodolite.errors import DomainError
 from theodolite.linalg import checks_classes, row_chunks
 
-__all__ = [
-    "SCALINGS",
-    "Scaling",
-    "image_standardized",
-    "pixel_standardizer",
-    "scaled",
-    "symmetric_range",
-    "unit_interval",
-    "unit_rows",
-]
-
 Scaling = Literal["unit_interval", "symmetric", "pixels", "images", "unit_rows"]
 SCALINGS: tuple[Scaling, ...] = get_args(Scaling)
 

@@ -24,26 +24,6 @@ from theodolite.linalg.arrays import (
     ratio_or_nan,
 )
 
-__all__ = [
-    "HsicSums",
-    "KernelProducts",
-    "SetSums",
-    "alignment_from_norms",
-    "center_all",
-    "center_columns",
-    "centered_products",
-    "centered_square_sum",
-    "contrast_from_sums",
-    "debiased_product",
-    "double_center",
-    "gram_cosine",
-    "mean_over_classes",
-    "peak_index",
-    "u_center",
-    "unit_peak",
-    "vanishes_when_centered",
-]
-
 
 def center_columns(features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
     """Subtract the mean row: the features of :math:`HF`.

@@ -24,18 +24,6 @@ from torch import Tensor
 from theodolite.checks import require_flag, require_kind
 from theodolite.errors import DtypeError
 
-__all__ = [
-    "array_function",
-    "checks_classes",
-    "double",
-    "eps_of",
-    "full_precision",
-    "nan_unless",
-    "prints_shapes",
-    "ratio_or_nan",
-    "safe_sqrt",
-]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")

@@ -23,15 +23,6 @@ from theodolite.linalg.alignment import unit_peak
 from theodolite.linalg.arrays import double, ratio_or_nan
 from theodolite.records import NORMAL, wilson
 
-__all__ = [
-    "RIDGES",
-    "LeaveOneOut",
-    "best_ridge",
-    "expected_right",
-    "leave_one_out",
-    "regression_targets",
-]
-
 # Ridges to try, in units of the mean eigenvalue of the centred kernel.
 RIDGES = tuple(10.0**exponent for exponent in torch.arange(-5, 2.01, 0.5).tolist())
 _LEAST = 1e-9  # smallest 1 - leverage; below it an example alone determines a direction

@@ -23,8 +23,6 @@ from theodolite.checks import (
 from theodolite.linalg.arrays import double, prints_shapes
 from theodolite.linalg.spectra import Eigen, top_eigen
 
-__all__ = ["Moments", "RowSample", "TriangularState", "row_chunks"]
-
 _CHUNK_BYTES = 8 * 2**20  # float64 copy of one chunk; fits into the cache
 _SMALL = 1024  # matrices with fewer rows are decomposed faster by a CPU
 _DEVICE_CHUNK_BYTES = 256 * 2**20  # the same on an accelerator, where launches cost time

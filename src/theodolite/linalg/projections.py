@@ -11,22 +11,6 @@ from theodolite.linalg.arrays import double, eps_of, prints_shapes
 from theodolite.linalg.moments import TriangularState, row_chunks
 from theodolite.linalg.spectra import rank_tolerance, symmetric_eigen, thin_svd
 
-__all__ = [
-    "GRAM_ACCURATE_ABOVE",
-    "GramSums",
-    "LabelProjections",
-    "Route",
-    "dual_gram",
-    "gram_limit",
-    "gram_sums",
-    "projections_from_gram",
-    "projections_from_kernel",
-    "projections_from_triangle",
-    "qr_projections",
-    "svd_projections",
-    "target_columns",
-]
-
 Route = Literal["svd", "gram", "dual", "qr"]
 
 _DOUBLE_EPS = torch.finfo(torch.float64).eps

@@ -22,19 +22,6 @@ from theodolite.checks import require_count
 from theodolite.errors import DomainError
 from theodolite.linalg.arrays import double
 
-__all__ = [
-    "Eigen",
-    "Singular",
-    "eigenvalue_groups",
-    "equality_tolerance",
-    "numerical_rank",
-    "rank_tolerance",
-    "symmetric_eigen",
-    "symmetric_eigenvalues",
-    "thin_svd",
-    "top_eigen",
-    "top_eigen_operator",
-]
 _DENSE_BELOW = 512  # a full eigh is faster below this size
 _BLOCK = 64  # vectors that are multiplied together
 _SPARE = 8  # additional pairs that speed up convergence

@@ -13,16 +13,6 @@ from theodolite.errors import RecordError, WriteError
 if sys.platform != "win32":
     import fcntl
 
-__all__ = [
-    "folders_in",
-    "held_folder",
-    "is_there",
-    "made_folder",
-    "read_file",
-    "remove_leftovers",
-    "replace_file",
-]
-
 
 def replace_file(path: str | os.PathLike[str], data: bytes) -> Path:
     """Write a file under a temporary name beside it, flush it to the disk, then move it.

@@ -3,8 +3,6 @@
 import math
 from dataclasses import dataclass
 
-__all__ = ["CHANCE", "NORMAL", "Estimate", "wilson"]
-
 CHANCE = 2.0  # standard deviations from chance; closer numbers are not distinguishable from it
 NORMAL = 1.959963984540054  # quantile of the normal distribution, for 95 % intervals
 

@@ -34,8 +34,6 @@ from theodolite.records._disk import (
 )
 from theodolite.records._estimates import Estimate
 
-__all__ = ["LARGEST_RECORD", "SCHEMA", "Record", "load_record", "save_record"]
-
 SCHEMA = 2  # schema 2 added a digest of the record itself, and types and shapes of its arrays
 LARGEST_RECORD = 2**30  # default limit for reading, in bytes
 _FORMAT = "theodolite-record"

@@ -11,8 +11,6 @@ import numpy as np
 from theodolite.errors import RecordError
 from theodolite.records._files import Record
 
-__all__ = ["require_history_head", "require_survey", "require_transfer", "require_transfer_model"]
-
 _LARGEST = 1.7e308  # larger integers of Python cannot become floating-point numbers
 
 

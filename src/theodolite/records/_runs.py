@@ -26,17 +26,6 @@ from theodolite.records._files import (
 from theodolite.records._layout import require_history_head, require_survey
 from theodolite.records._words import listed
 
-__all__ = [
-    "HistoryWriter",
-    "Latest",
-    "Run",
-    "free_folder",
-    "latest_numbers",
-    "load_result",
-    "load_run",
-    "save_run",
-]
-
 
 def free_folder(
     folder: str | os.PathLike[str], *, overwrite: bool = False, below: bool = False

@@ -12,7 +12,6 @@ from theodolite.records._words import FAMILIES, PROBES, listed
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["differences_text", "frame_of", "layer_table", "layers_with_few_filters", "table_of"]
 
 _TRUTH, _TRUTH_HEADING = "cka_truth", "CKA to truth"  # if true labels were given with truth=
 _COLUMNS = ("layer", "family", "measure", "value", "error", "null_mean", "null_sd", "z_score")

@@ -13,8 +13,6 @@ from theodolite.records._runs import Run
 from theodolite.records._tables import layers_with_few_filters
 from theodolite.records._words import finite
 
-__all__ = ["Chance", "Group", "Moment", "RunView", "groups_of", "spaced", "unique_names"]
-
 _MOST_CURVES = 6
 
 Row = Mapping[str, Any]

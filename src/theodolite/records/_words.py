@@ -9,23 +9,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-__all__ = [
-    "CERTAINTIES",
-    "FAMILIES",
-    "MEMORISED",
-    "PROBES",
-    "Answer",
-    "Certainty",
-    "Family",
-    "Note",
-    "finite",
-    "listed",
-    "plain",
-    "short_count",
-    "shown",
-    "shown_as",
-]
-
 
 @dataclass(frozen=True)
 class Family:

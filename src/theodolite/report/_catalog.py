@@ -19,15 +19,6 @@ from theodolite.report._steps import (
 )
 from theodolite.report.pages import LIGHT, plotly_text
 
-__all__ = [
-    "STRIP",
-    "family_figures",
-    "headline_charts",
-    "history_figures",
-    "named_figure",
-    "plotly_figure",
-]
-
 STRIP = 66.0  # pixels: seven of them fit on a screen
 
 _CURVES = {

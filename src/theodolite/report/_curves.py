@@ -24,8 +24,6 @@ from theodolite.report._figures import (
 )
 from theodolite.report.pages import LIGHT, page_numbers, plotly_text, short
 
-__all__ = ["Curve", "layer_panels", "overlay"]
-
 _MOST_POINTS = 80
 _MOST_NAMED = 8  # layers in a legend
 _MOST_LAYERS = 24  # layers with curves on a page; the record has all of them

@@ -29,9 +29,6 @@ from theodolite.records import (
 from theodolite.report._figures import Figure, Key, Panel, Series, Words, axes, dash_of, tone
 from theodolite.report.pages import LIGHT, distinct, page_numbers, plotly_text, short
 
-__all__ = ["Block", "Chart", "Line", "blocks_of", "depth_chart", "difference_charts", "headlines",
-           "is_shortcut", "layer_chart", "legend_of", "token"]  # fmt: skip
-
 _PAD = 6.0  # pixels above and below what is drawn
 _ACROSS = 1000.0  # units of the box that stretches
 _DOTS = {60: 3.0, 120: 2.0}  # up to so many layers: radius of a dot; beyond, the smallest

@@ -23,25 +23,6 @@ from plotly import graph_objects as go
 from theodolite.records import Group, Moment, finite
 from theodolite.report.pages import LIGHT, distinct, plotly_text, short
 
-__all__ = [
-    "HOUSE_STYLE",
-    "MOST_PANELS",
-    "Figure",
-    "Key",
-    "Numbers",
-    "Panel",
-    "Series",
-    "Words",
-    "array_at",
-    "axes",
-    "by_moment",
-    "dash_of",
-    "layer_ticks",
-    "step_axis",
-    "tone",
-    "with_ranges",
-]
-
 MOST_PANELS = 8  # that a figure shows; the others are folded
 _NARROW = 1.5  # decades with too few powers of ten to read
 _LINEAR = 0.7  # decades: below a factor of five a logarithmic axis has too few round numbers

@@ -22,8 +22,6 @@ from theodolite.report._figures import (
 )
 from theodolite.report.pages import LIGHT, page_numbers, plotly_text, short
 
-__all__ = ["class_map", "eigenvector_figure", "kernel_maps", "pair_maps", "step_maps"]
-
 _MOST_COLUMNS = 24
 _TEXT_COLUMNS, _TEXT_ROWS = 13, 40
 _FEW_TICKS = 7

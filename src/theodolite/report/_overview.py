@@ -15,8 +15,6 @@ from theodolite.advice.reasons import (
 from theodolite.records import FAMILIES, Group, finite, listed, plain, shown_as
 from theodolite.report._depth import Chart, headlines, is_shortcut
 
-__all__ = ["notes_of", "table_of", "whole_numbers"]
-
 # Names and meanings of the measures of the whole model.
 _WHOLE = {
     "peak_layer": ("peak layer", "the layer with the highest tangent alignment, counted from 1"),

@@ -59,8 +59,6 @@ from theodolite.report.pages import (
     static_text,
 )
 
-__all__ = ["fragment_html", "page_html"]
-
 _FACTS = {
     "config": "settings",
     "routes": "how each family was computed",

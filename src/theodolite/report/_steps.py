@@ -21,8 +21,6 @@ from theodolite.report._figures import (
 )
 from theodolite.report.pages import page_numbers, plotly_text, short
 
-__all__ = ["TRUTH", "kernel_steps", "loss_figure", "over_steps", "whole_figure"]
-
 TRUTH = "cka_truth"  # CKA to the true labels, if the targets are other labels
 _SYMBOLS = ("circle", "circle-open")
 

@@ -25,8 +25,6 @@ from theodolite.report.pages import (
     write_page,
 )
 
-__all__ = ["transfer_fragment", "write_transfer"]
-
 _TONES = ("representation", "gradient", "kernel", "covariance", "tangent")  # of the first models
 _PROFILES = 12  # models whose layers are drawn
 

@@ -11,8 +11,6 @@ from theodolite.errors import RecordError, UnknownNameError
 from theodolite.records import Run, groups_of
 from theodolite.report.pages import DARK, LIGHT, write_page
 
-__all__ = ["notebook_html", "plot", "plot_pairs", "write_html"]
-
 _MOST_STEPS = 200
 _THEMES = {"light": LIGHT, "dark": DARK}
 

@@ -18,8 +18,6 @@ from typing import Any
 
 from theodolite import errors
 
-__all__ = ["Failure", "Keep", "Report", "Work", "run_in_processes"]
-
 Report = Callable[[float, str], None]  # (finished share, text)
 Work = Callable[[Any, Report], Any]  # (job, report) -> outcome; picklable
 Keep = Callable[[Any, Any], None]  # (job, outcome); called in the main process

@@ -16,8 +16,6 @@ from typing import Any
 from theodolite.errors import StudyError
 from theodolite.sweeps.processes import Failure, Keep, Report, Work
 
-__all__ = ["RayResources", "run_on_ray"]
-
 _RETRIES = 1  # retries of a trial whose worker died; a trial that raised is not tried again
 _PAUSE = 2.0  # seconds between two reports of a trial
 _PATIENCE = 5.0  # seconds to wait for a cluster
