@@ -26,8 +26,6 @@ from theodolite.advice.inputs import CALIBRATED, FitEvidence, InputFinding, judg
 from theodolite.advice.sentences import worded
 from theodolite.records import FAMILIES, MEMORISED, NORMAL
 
-__all__ = ["answers_of", "findings_of"]
-
 Row = Mapping[str, Any]
 Rows = Mapping[tuple[str | None, str], Row]
 _TRAINED_ON = ("train", "unknown", None)  # splits that may have been trained on

@@ -21,25 +21,6 @@ from theodolite.records import (
     shown_as,
 )
 
-__all__ = [
-    "compared",
-    "curves_sentence",
-    "digest_words",
-    "family_sentence",
-    "layer_count",
-    "layer_words",
-    "loss_sentence",
-    "missing_reason",
-    "numbers_sentence",
-    "opening_sentence",
-    "paragraph",
-    "profile_sentence",
-    "scores_of",
-    "sketch_sentence",
-    "trend_sentence",
-    "values_of",
-]
-
 Values = dict[str, float]
 
 _HIGHEST = ("kernel", "tangent", "gradient")  # their sentences name the highest layer

@@ -15,18 +15,6 @@ from theodolite.advice.reasons import Reason, named, reason
 from theodolite.advice.sentences import layer_name, percent
 from theodolite.records import Answer, Certainty, Note, listed
 
-__all__ = [
-    "FEW_LABELS",
-    "RANKING_QUESTIONS",
-    "SMALL_ERROR",
-    "Candidate",
-    "choosing_notes",
-    "ranked",
-    "ranking_lead",
-    "tied",
-    "transfer_answers",
-]
-
 # Above this leave-one-out error fine-tuned networks learn features that kernel regression lacks.
 # Below it forecasts hold to a few points on most targets. Above it networks may be up to 47 points
 # more accurate (benchmarks/transfer).

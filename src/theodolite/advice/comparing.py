@@ -23,8 +23,6 @@ from theodolite.records import (
     shown,
 )
 
-__all__ = ["QUESTIONS", "group_answers", "latest_answers"]
-
 QUESTIONS = {
     "task": "Did it learn?",
     "layer": "Which layer?",

@@ -16,26 +16,6 @@ from scipy.special import ndtri
 from theodolite.advice.inputs import FitEvidence, InputFinding
 from theodolite.records import CHANCE, NORMAL, wilson
 
-__all__ = [
-    "CLEAR",
-    "LABELED",
-    "LEVEL",
-    "LEVEL_SHARE",
-    "REPEATED",
-    "CarryOver",
-    "FitOnTraining",
-    "GroupContrast",
-    "HeldOutFit",
-    "LastLayer",
-    "LayerProbes",
-    "LayersFinding",
-    "Measured",
-    "Unlabelled",
-    "Verdict",
-    "carry_over",
-    "compare_layers",
-]
-
 _BEYOND = 3.0  # standard deviations from chance, for the best of several layers or groups
 CLEAR = 5.0  # the same for a clear answer
 LEVEL_SHARE = 0.05  # changes below this share of the largest value count as none

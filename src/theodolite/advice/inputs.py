@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import isfinite, sqrt
 
-__all__ = ["CALIBRATED", "FitEvidence", "InputFinding", "judge_inputs"]
-
 CALIBRATED = 100  # fewest examples; the rule was calibrated on 105 and more
 _EXPLAINABLE = 0.7  # of the way from chance to all right: below, there is little to explain
 _PREDICTED = 0.5  # of the fit: the inputs predict most of it

@@ -12,8 +12,6 @@ from theodolite.records import CHANCE, plain, shown
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["LayerPairs", "LayerSimilarity"]
-
 
 @dataclass(frozen=True)
 class LayerSimilarity:

@@ -17,24 +17,6 @@ from theodolite.errors import (
 )
 from theodolite.records import FAMILIES, Note, listed, plain
 
-__all__ = [
-    "TOO_FEW_FILTERS",
-    "Reason",
-    "about_positions",
-    "count_of",
-    "error_kind",
-    "failure",
-    "in_layers",
-    "missing_in",
-    "named",
-    "not_measured",
-    "not_shown",
-    "noted",
-    "notes_in",
-    "reason",
-    "shared_words",
-]
-
 _WORDS: Mapping[Note, str] = {
     # the data
     Note.NO_TARGETS: "the data have no targets to align with",

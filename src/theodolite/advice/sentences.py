@@ -25,8 +25,6 @@ from theodolite.advice.inputs import CALIBRATED, InputFinding
 from theodolite.errors import DtypeError
 from theodolite.records import FAMILIES, Answer, Certainty, listed
 
-__all__ = ["layer_name", "percent", "verdict_words", "worded"]
-
 _PROBES = ("representation-probe-accuracy", "representation-probe-r2")  # a page has one of them
 _DECIDE = "Pass `held_out=` to decide."
 _MEASURE = "Pass `held_out=` to measure how much of it carries over."

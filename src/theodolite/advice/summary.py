@@ -16,8 +16,6 @@ from theodolite.records import (
     short_count,
 )
 
-__all__ = ["ranking_text", "summary_text"]
-
 _MOST_NOTES = 5
 
 

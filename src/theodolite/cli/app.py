@@ -13,8 +13,6 @@ from theodolite.cli.transfer import EXAMPLES as TRANSFERS
 from theodolite.cli.transfer import transfer
 from theodolite.cli.view import view
 
-__all__ = ["app", "main"]
-
 _EPILOG = (
     "Exit codes: 0 done, 1 an error inside theodolite, 2 something to correct in the command, "
     "the model or the data, 3 a condition of --fail-on holds, 130 stopped by Ctrl-C."

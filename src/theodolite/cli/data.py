@@ -22,17 +22,6 @@ from theodolite.engine.batches import MASK_KEY, Batch
 from theodolite.engine.readouts import read_outputs, resolve_readout
 from theodolite.errors import DataError, TheodoliteError
 
-__all__ = [
-    "DataSource",
-    "Examples",
-    "in_precision_of",
-    "load_examples",
-    "load_named_inputs",
-    "load_truth",
-    "require_fit",
-    "resolve_device",
-]
-
 _TRIAL = 3  # examples; two examples could be confused with two classes or two positions
 _TARGETS = "y"
 _TRUTH_FORMS = "FILE.npy, FILE.npz, FILE.npz:KEY, or a KEY of DATA where that is an .npz file"

@@ -18,8 +18,6 @@ from theodolite.records import free_folder, made_folder
 if TYPE_CHECKING:
     from theodolite.cli.story import Story
 
-__all__ = ["demo"]
-
 
 def demo(
     output: Annotated[

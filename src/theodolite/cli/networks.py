@@ -19,8 +19,6 @@ from theodolite.records import FAMILIES
 from theodolite.surveys import History, Monitor
 from theodolite.sweeps import Report
 
-__all__ = ["Watched", "watch_network"]
-
 # More examples than a monitor uses by default: the networks are small, and pictures need them.
 _SIZES = {
     "representation": 500,

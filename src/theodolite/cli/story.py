@@ -21,7 +21,6 @@ from theodolite.sweeps import Report, run_in_processes
 if TYPE_CHECKING:
     from theodolite.cli.networks import Watched
 
-__all__ = ["CNN", "NETWORKS", "Check", "Story", "StorySettings", "story_checks", "tell_story"]
 
 CNN = "CNN"
 NETWORKS = ("true labels", "random labels", CNN)

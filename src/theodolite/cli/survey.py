@@ -25,7 +25,6 @@ from theodolite.records import free_folder
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["EXAMPLES", "survey"]
 
 _MODEL = (
     "FILE.py:CALLABLE, PACKAGE.MODULE:CALLABLE (an nn.Module, or a function that returns one), "

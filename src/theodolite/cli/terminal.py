@@ -20,20 +20,6 @@ import typer.core
 from theodolite.errors import TheodoliteError
 from theodolite.records import MEMORISED, Answer, Run, is_there
 
-__all__ = [
-    "CommandError",
-    "Files",
-    "OneSentenceErrors",
-    "fail_on",
-    "keyword_arguments",
-    "open_page",
-    "print_json",
-    "progress_bar",
-    "require_conditions",
-    "require_writable",
-    "run_document",
-]
-
 INTERNAL, USER, CONDITION, INTERRUPTED = 1, 2, 3, 130
 CONDITIONS = ("memorising", "undecided")
 Show = Callable[[float, str], None]

@@ -17,8 +17,6 @@ from theodolite.cli.terminal import (
 from theodolite.errors import UnwrittenWarning
 from theodolite.records import free_folder
 
-__all__ = ["EXAMPLES", "transfer"]
-
 _MODELS = (
     "FILE.py:CALLABLE, PACKAGE.MODULE:CALLABLE, timm:NAME or hf:NAME; NAME=MODEL gives a model "
     "another name. Files and packages are executed: name only code that you trust."

@@ -13,7 +13,6 @@ from theodolite.records import is_there, runs_in
 if TYPE_CHECKING:
     from theodolite.surveys import History, Survey, Transfer
 
-__all__ = ["view"]
 
 _MOST_COMPARED = 12
 

@@ -26,8 +26,6 @@ from theodolite.surveys.run import finished_record, measure_families
 from theodolite.surveys.schedule import Schedule
 from theodolite.surveys.shards import probe_digest
 
-__all__ = ["survey_features"]
-
 
 def survey_features(
     features: Mapping[str, Any],

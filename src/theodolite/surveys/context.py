@@ -55,18 +55,6 @@ from theodolite.surveys.progress import EIGEN, Progress
 from theodolite.surveys.record import RecordBuilder
 from theodolite.surveys.targets import Targets
 
-__all__ = [
-    "Draws",
-    "EarlierResults",
-    "LayerFeatures",
-    "SurveyContext",
-    "input_features",
-    "joined",
-    "side_by_side",
-    "token_counts",
-    "why_undefined",
-]
-
 S = TypeVar("S", bound=Sized)
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from theodolite.engine import Batch, tensors_in
 
-__all__ = ["first_copies", "input_keys", "usable_examples"]
-
 _PART = 2**17  # numbers that are converted at a time, with twelve bytes each in the meantime
 # Odd constants that mix the bits of a count (splitmix64), as signed numbers.
 _STEP, _FIRST, _SECOND = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15

@@ -22,8 +22,6 @@ from theodolite.surveys.layers import Layer
 from theodolite.surveys.progress import EIGEN, Cost
 from theodolite.surveys.record import RecordBuilder
 
-__all__ = ["covariance_cost", "measure_covariance", "without_matrices"]
-
 ImageShape = tuple[int, int, int]
 
 _SHOWN, _FEWER = 200, 64  # largest number of directions of f(sigma); the same for large layers

@@ -21,8 +21,6 @@ from theodolite.surveys.record import RecordBuilder
 from theodolite.surveys.representation import measure_representation, representation_cost
 from theodolite.surveys.tangent import measure_tangent, tangent_cost
 
-__all__ = ["PARTS", "Part"]
-
 Measure = Callable[[SurveyContext, RecordBuilder], None]
 
 

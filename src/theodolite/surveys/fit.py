@@ -27,15 +27,6 @@ from theodolite.surveys.progress import EIGEN, Cost
 from theodolite.surveys.record import RecordBuilder
 from theodolite.surveys.targets import Targets, Task
 
-__all__ = [
-    "measure_fit",
-    "measure_loss",
-    "measure_probes",
-    "measure_shift",
-    "probe_cost",
-    "require_example_loss",
-]
-
 _FEWEST, _MOST = 20, 512  # examples of each side, and of both, for a probe that separates them
 _RESAMPLED = 0.03  # of the examples: by so much the share of a class differs from the data's
 _UNEQUAL = 1 / 3  # of what lies beyond guessing one of equal classes, guessing the largest gives

@@ -32,8 +32,6 @@ from theodolite.surveys.layers import Layer
 from theodolite.surveys.progress import Cost
 from theodolite.surveys.record import RecordBuilder, chance
 
-__all__ = ["gradient_cost", "measure_feature_contrast", "measure_gradient"]
-
 _CHEAP = 5 * 10**8  # with fewer numbers in all gradients, all pairs are compared
 _PASSES = 8  # products with all gradients that take as long as their sums, in forward passes
 _FEWER = 100  # number of examples whose pairs of gradients are compared otherwise

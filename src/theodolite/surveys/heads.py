@@ -18,8 +18,6 @@ from theodolite.engine import Batch, first_tensor, untouched
 from theodolite.engine.layers import CONVOLUTIONS
 from theodolite.errors import DomainError, ShapeError, UnknownNameError
 
-__all__ = ["Body", "WithHead", "pretrained_body"]
-
 _CHANNELS_FIRST = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm)
 
 

@@ -26,8 +26,6 @@ from theodolite.surveys.layers import Layer
 from theodolite.surveys.progress import Cost
 from theodolite.surveys.record import RecordBuilder, chance
 
-__all__ = ["kernel_cost", "measure_kernel"]
-
 _SHOWN = 200  # largest number of modes of a spectrum
 _PRODUCTS = 2**26  # bytes of the products of kernels with permuted labels
 _FEW = 50  # with fewer examples chance changes CKA visibly

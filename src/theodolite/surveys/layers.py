@@ -32,8 +32,6 @@ from theodolite.engine import (
 )
 from theodolite.errors import DomainError, ShapeError
 
-__all__ = ["Footprint", "Layer", "Layout", "count_operations", "survey_layers"]
-
 Shape = tuple[int, ...] | None
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)

@@ -19,8 +19,6 @@ from theodolite.surveys.probe import Probe, draw_probe, fit_inputs, reusable
 from theodolite.surveys.results import Comparison, Survey, compare
 from theodolite.surveys.run import survey
 
-__all__ = ["compare_models"]
-
 _NEAREST = 10  # number of neighbours of each example that are compared
 _LEAST_PERMUTATIONS = 20  # with fewer a difference cannot be significant at 5 %
 

@@ -35,8 +35,6 @@ from theodolite.surveys.probe import draw_fitting
 from theodolite.surveys.results import History, Survey, unused_folder
 from theodolite.surveys.run import measure_model, versions
 
-__all__ = ["Budget", "Monitor", "one_thread_beside_gpu"]
-
 _LAST_SKETCH_VECTORS = 32
 _MOST_LAYERS = 16  # beyond this number, blocks stand for the layers inside them
 _LAST_PERMUTATIONS = 20

@@ -19,8 +19,6 @@ from torch import Tensor, nn
 from theodolite.errors import DomainError, TheodoliteError, UnknownNameError
 from theodolite.records import listed
 
-__all__ = ["ModelSource", "build_model", "load_weights_"]
-
 _FORMS = "FILE.py:CALLABLE, PACKAGE.MODULE:CALLABLE, timm:NAME or hf:NAME"
 # Keys under which training scripts store the weights.
 _SECTIONS = ("state_dict", "model_state_dict", "model")

@@ -20,15 +20,6 @@ from theodolite.engine import Batch, Layers, Loss, Parameters, Pool, Read, Reado
 from theodolite.errors import DomainError, UnknownNameError
 from theodolite.records import FAMILIES
 
-__all__ = [
-    "FEATURE_READERS",
-    "MONITOR_SIZES",
-    "SECONDS",
-    "SIZES",
-    "SurveyOptions",
-    "group_of",
-]
-
 FEATURE_READERS = ("representation", "kernel", "gradient")  # families that read features
 SECONDS = 30.0
 _MANY_OUTPUTS = 32  # with more, tangent kernels are sketched

@@ -27,8 +27,6 @@ from theodolite.surveys.layers import Layout
 from theodolite.surveys.options import FEATURE_READERS, SIZES, SurveyOptions
 from theodolite.surveys.probe import Probe
 
-__all__ = ["KEPT_PRODUCTS", "LIVE", "USED", "SurveyPlan", "warn_of_memory"]
-
 KEPT_PRODUCTS = 512  # largest number of examples whose inner products are kept
 USED = 0.8  # usable share of the limit: libraries below torch make their own copies
 LIVE = 6  # results of operations that exist at one time, with conversions of layout

@@ -26,8 +26,6 @@ from theodolite.linalg import target_columns
 from theodolite.surveys.options import MONITOR_SIZES, SIZES, SurveyOptions
 from theodolite.surveys.targets import Targets, Task, in_turns
 
-__all__ = ["PositionTask", "Positions", "Unit", "find_task"]
-
 Unit = Literal["token", "sequence"]
 
 _MANY_CLASSES = 64  # from this number of outputs on, only the most frequent labels are measured

@@ -46,18 +46,6 @@ from theodolite.surveys.shards import (
 )
 from theodolite.surveys.targets import MOST_CLASSES, Targets, Task, in_turns, loss_of_maps
 
-__all__ = [
-    "Converted",
-    "Fit",
-    "Probe",
-    "draw_fitting",
-    "draw_probe",
-    "fit_inputs",
-    "require_order",
-    "reusable",
-]
-
-
 _LEFT_OUT = {"copies": Note.HELD_OUT_COPIES, "new_classes": Note.HELD_OUT_CLASSES}
 _READING = 0.25  # largest share of the time of a survey for reading the data
 

@@ -20,18 +20,6 @@ from torch import nn
 from theodolite.engine import Batch, model_device
 from theodolite.errors import DomainError
 
-__all__ = [
-    "EIGEN",
-    "Cost",
-    "Progress",
-    "ProgressBar",
-    "Speed",
-    "TimeBudget",
-    "product_seconds",
-    "shown_progress",
-    "time_left",
-]
-
 Watch = Callable[[float, str], None]
 ProgressBar = bool | Watch | Literal["auto"]
 

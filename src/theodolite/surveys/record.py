@@ -15,8 +15,6 @@ from theodolite.advice.reasons import reason as words
 from theodolite.records import Estimate, Note
 from theodolite.surveys.layers import Layer
 
-__all__ = ["RecordBuilder", "chance"]
-
 # Where the numbers of a family come from; features have the place that the layer names.
 _READS = {"covariance": "inputs", "tangent": "parameters", "gradient": "parameters"}
 

@@ -21,8 +21,6 @@ from theodolite.surveys.progress import Cost
 from theodolite.surveys.record import RecordBuilder, chance
 from theodolite.theory.convergence import gradient_descent_loss, steps_to_reduce
 
-__all__ = ["measure_representation", "representation_cost"]
-
 _SHOWN = 200  # largest number of directions of the label power
 _LONGEST = 5.0  # decades of steps of the predicted loss
 

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from theodolite.report import LayerPairs
     from theodolite.surveys.transfer_results import Transfer
 
-__all__ = ["Comparison", "History", "Shown", "Survey", "compare", "load"]
-
 
 class Shown(ABC):
     """A result with runs to show; it loads the report code only on request.

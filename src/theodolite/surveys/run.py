@@ -57,8 +57,6 @@ from theodolite.surveys.schedule import Schedule
 from theodolite.surveys.tangent import too_long
 from theodolite.surveys.targets import Task
 
-__all__ = ["finished_record", "measure_families", "measure_model", "survey", "versions"]
-
 
 def survey(
     model: nn.Module,

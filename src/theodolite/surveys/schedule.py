@@ -15,8 +15,6 @@ from theodolite.surveys.families import PARTS, Part
 from theodolite.surveys.options import FEATURE_READERS
 from theodolite.surveys.progress import Cost, Progress, Speed, TimeBudget
 
-__all__ = ["Schedule"]
-
 _FEWEST_ROWS, _FEATURES_SHARE = 32, 0.35  # for the parts that read features
 _LEAST_SHARE = 0.15  # smallest share of the time left for the next part after a slow pass
 _CHECKED = 1.7  # cost of a checked pass in plain passes, measured on three networks

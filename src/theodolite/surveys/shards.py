@@ -16,8 +16,6 @@ from theodolite.engine import Batch, tensors_in
 from theodolite.errors import DomainError, DtypeError, ShapeError
 from theodolite.surveys.targets import Targets, Task
 
-__all__ = ["Shard", "find_shard", "grouped_targets", "probe_digest", "true_targets"]
-
 
 @dataclass(frozen=True)
 class Shard:

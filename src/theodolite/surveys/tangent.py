@@ -26,8 +26,6 @@ from theodolite.surveys.progress import EIGEN, Cost
 from theodolite.surveys.record import RecordBuilder, chance
 from theodolite.theory.infinite_width import equilibrium_layer
 
-__all__ = ["measure_tangent", "tangent_cost", "too_long"]
-
 _WORK = 16  # memory for measuring one kernel in float64, in kernels
 _FEWEST = 16  # with fewer examples a sketch is more accurate
 _DECOMPOSED = 512  # the norm of a kernel with more rows is computed without a decomposition

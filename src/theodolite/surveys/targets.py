@@ -17,8 +17,6 @@ from theodolite.errors import DomainError, DtypeError
 from theodolite.linalg import target_columns
 from theodolite.measures.representation import scaled_targets
 
-__all__ = ["MOST_CLASSES", "Targets", "Task", "in_turns", "loss_of_maps", "single_loss"]
-
 
 class Task(StrEnum):
     """The task of an example; its value is the word in records."""

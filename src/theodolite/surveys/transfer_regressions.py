@@ -30,15 +30,6 @@ from theodolite.records import NORMAL, Note
 from theodolite.surveys.heads import Body, WithHead
 from theodolite.theory.learning import LearningCurve, learning_curve
 
-__all__ = [
-    "KernelRegressions",
-    "body_kernel",
-    "fine_tuned",
-    "forecast",
-    "kernel_regressions",
-    "predicted_curve",
-]
-
 _ROWS = 10  # outputs of the new head; the body's kernel is the mean of their kernels
 # Three numbers from benchmarks/transfer compare kernel regression with fine-tuned networks.
 # Half of the 95 % interval of their difference in accuracy where the error is small.

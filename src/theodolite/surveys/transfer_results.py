@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from theodolite.theory.learning import LearningCurve
 
-__all__ = ["Transfer"]
-
 
 @dataclass(frozen=True)
 class Transfer:

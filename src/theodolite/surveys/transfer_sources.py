@@ -26,18 +26,6 @@ from theodolite.records import Note, unique_names
 from theodolite.surveys.named_models import ModelSource, build_model
 from theodolite.surveys.shards import probe_digest
 
-__all__ = [
-    "Source",
-    "built_model",
-    "from_items",
-    "identity",
-    "items_digest",
-    "named_sources",
-    "numbered",
-    "own_name",
-    "unmatched",
-]
-
 Source = nn.Module | Callable[[], nn.Module] | str
 
 

@@ -91,8 +91,6 @@ from theodolite.surveys.transfer_sources import (
 from theodolite.sweeps import Failure, RayResources, Report, run_in_processes, run_on_ray
 from theodolite.theory.learning import LearningCurve
 
-__all__ = ["TransferOptions", "transfer"]
-
 Prepare = Callable[[Any], Any]
 
 _PROBED = 500  # largest number of examples for the linear probe of a layer
