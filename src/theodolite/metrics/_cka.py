@@ -147,9 +147,6 @@ class _StreamingCKA(StreamingMetric[CkaSums]):
     def _undefined(self) -> Tensor:
         return torch.tensor(torch.nan, dtype=torch.float64, device=self.device)
 
-    def _absorb(self, seen: CkaSums | None, batch: CkaSums) -> None:
-        self._keep(batch if seen is None else seen + batch)
-
     def _to_tensors(self, statistics: CkaSums) -> Sequence[Tensor]:
         sums = (statistics.cross, *statistics.own)
         tensors = [getattr(part, field.name) for part in sums for field in fields(part)]
@@ -212,7 +209,7 @@ class TargetCKA(_StreamingCKA):
             floating(features), labels, zero if seen is None else seen.cross.shift_b, shift
         )
         require_finite_sums(batch.cross.total_a, features=features)
-        self._absorb(seen, batch)
+        self._keep(batch if seen is None else seen + batch)
 
     def compute(self) -> Float[Tensor, ""]:
         """CKA of all examples so far."""
@@ -269,7 +266,7 @@ class PairCKA(_StreamingCKA):
         batch = pair_sums(floating(features_a), floating(features_b), shifts)
         require_finite_sums(batch.cross.total_a, features_a=features_a)
         require_finite_sums(batch.cross.total_b, features_b=features_b)
-        self._absorb(seen, batch)
+        self._keep(batch if seen is None else seen + batch)
 
     def compute(self) -> Float[Tensor, ""]:
         """CKA of all examples so far."""

@@ -82,9 +82,9 @@ class StreamingMetric(Metric, Generic[S]):
         """The dtype of the state; a process without data sends an empty vector of this dtype."""
         return torch.float64
 
-    @abstractmethod
     def _to_tensors(self, statistics: S) -> Sequence[Tensor]:
         """What a block holds."""
+        return tuple(vars(statistics).values())
 
     @abstractmethod
     def _from_tensors(self, tensors: Sequence[Tensor]) -> S:

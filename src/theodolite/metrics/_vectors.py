@@ -104,14 +104,6 @@ class VectorAlignment(StreamingMetric[VectorMoments]):
             return overall.alignment(self.zero)
         return contrast_from_sums(seen.set_sums(), overall, self.zero)
 
-    def _to_tensors(self, statistics: VectorMoments) -> Sequence[Tensor]:
-        return (
-            statistics.counts,
-            statistics.sums,
-            statistics.norm_sums,
-            statistics.square_sums,
-        )
-
     def _from_tensors(self, tensors: Sequence[Tensor]) -> VectorMoments:
         return VectorMoments(*tensors)
 
@@ -167,9 +159,6 @@ class CovarianceState(StreamingMetric[Moments]):
         if seen.count <= self.ddof:
             return torch.full_like(seen.scatter, torch.nan)
         return seen.covariance(centered=self.centered, ddof=self.ddof)
-
-    def _to_tensors(self, statistics: Moments) -> Sequence[Tensor]:
-        return statistics.count, statistics.shift, statistics.total, statistics.scatter
 
     def _from_tensors(self, tensors: Sequence[Tensor]) -> Moments:
         return Moments(*tensors)

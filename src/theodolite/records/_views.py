@@ -33,15 +33,11 @@ class Moment:
 
     @cached_property
     def _rows(self) -> dict[tuple[str, str, str | None], int]:
-        found = dict(self._every_row)
+        rows = self.record.contents.get("rows", [])
+        found = {(r["family"], r["measure"], r.get("layer")): i for i, r in enumerate(rows)}
         for layer in self.layers_with_few_filters:
             del found["covariance", "relative_misalignment", layer]
         return found
-
-    @cached_property
-    def _every_row(self) -> dict[tuple[str, str, str | None], int]:
-        rows = self.record.contents.get("rows", [])
-        return {(r["family"], r["measure"], r.get("layer")): i for i, r in enumerate(rows)}
 
     @cached_property
     def layers_with_few_filters(self) -> list[str]:
@@ -100,11 +96,10 @@ class Moment:
 
 @dataclass(frozen=True)
 class Chance:
-    """The chance level of a number: mean and standard deviation, and the moment of measurement."""
+    """The chance level of a number: mean and standard deviation."""
 
     mean: float
     sd: float
-    moment: Moment
 
     def score(self, value: float) -> float:
         """Standard deviations from chance; nan if all permutations give the same value."""
@@ -191,12 +186,11 @@ class RunView:
 
     def chance(self, step: int | None, family: str, measure: str, layer: str) -> "Chance | None":
         """The chance level of a layer; None if it was not measured."""
-        moment = self.with_chance(step, family, measure)
-        row = moment.row(family, measure, layer) or {}
+        row = self.with_chance(step, family, measure).row(family, measure, layer) or {}
         if not finite(row.get("null_mean")):
             return None
         spread = float(row["null_sd"]) if finite(row.get("null_sd")) else 0.0
-        return Chance(float(row["null_mean"]), spread, moment)
+        return Chance(float(row["null_mean"]), spread)
 
     @cached_property
     def _holders(self) -> dict[tuple[str, str], list[Moment]]:

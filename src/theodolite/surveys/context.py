@@ -389,10 +389,6 @@ class SurveyContext:
             return self.options.readout
         return self.task.loss_readout if of_loss else self.task.tangent_readout
 
-    def release_features(self) -> None:
-        """Forget the features, for the families that read none."""
-        self.collected.clear()
-
     @contextmanager
     def step(self, stage: str, layer: Layer | None = None) -> Iterator[None]:
         """Time one step and report progress."""

@@ -327,7 +327,7 @@ def _measure_parts(context: SurveyContext, schedule: Schedule) -> None:
                 schedule.plan_rows(readers[readers.index(part) :])
             _measure_part(context, schedule, part, why)
         if part is parts[-1] or not any(p.reads_features for p in parts[parts.index(part) + 1 :]):
-            context.release_features()
+            context.collected.clear()  # the families that follow read no features
     if "gradient" in families or record.rows:
         _measure_loss(context)
 
