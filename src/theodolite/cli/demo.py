@@ -37,9 +37,10 @@ def demo(
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
-    """Train an MLP on true and on random labels and a CNN, and measure all five families.
+    """Train three small networks and measure them layer by layer: one learns, one memorises.
 
-    Uses scikit-learn's 8x8 digits: no download. Prints how much of the fit carries over to
+    The networks are an MLP with true labels, an MLP with random labels, and a CNN with true labels.
+    The data are scikit-learn's 8x8 digits: no download. Prints how much of the fit carries over to
     held-out examples, the numbers of every layer, what to notice, and the command to try next.
     """
     from theodolite.cli.story import StorySettings, tell_story

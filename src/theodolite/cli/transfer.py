@@ -63,7 +63,11 @@ def transfer(  # one parameter per option is how typer reads a command
     models: Annotated[list[str], typer.Argument(metavar="MODEL", help=_MODELS, show_default=False)],
     split: Annotated[str, typer.Option(help="train or test.")] = "train",
     scale: Annotated[
-        str, typer.Option(help="Scaling of the inputs; auto scales pixels to [0, 1].")
+        str,
+        typer.Option(
+            help="Scaling of the inputs: auto (pixels to [0, 1]), none, unit_interval, symmetric, "
+            "pixels, images or unit_rows."
+        ),
     ] = "auto",
     flatten: Annotated[bool, typer.Option(help="Pass every example as one vector.")] = False,
     image_size: Annotated[

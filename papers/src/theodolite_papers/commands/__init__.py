@@ -12,7 +12,8 @@ __all__ = ["add_study", "add_sweep", "add_train"]
 
 def add_study(app: typer.Typer) -> None:
     """``theodolite study list | run | check | ledger | zoo``."""
-    study_app.add_typer(zoo_app, name="zoo", help="The networks of the alignment zoo.")
+    zoo_help = "Train and measure the networks of the alignment zoo."
+    study_app.add_typer(zoo_app, name="zoo", help=zoo_help)
     app.add_typer(study_app, name="study", help="Run and judge the experiments of the papers.")
 
 

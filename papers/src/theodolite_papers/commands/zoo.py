@@ -15,7 +15,12 @@ _SHARDS = Path("zoo-shards")
 
 @zoo_app.command("run")
 def run(
-    half: Annotated[str, typer.Argument(metavar="HALF", help="pilot or judged.")],
+    half: Annotated[
+        str,
+        typer.Argument(
+            metavar="HALF", help="pilot (to choose hypotheses) or judged (to test them)."
+        ),
+    ],
     shards: Shards = _SHARDS,
     workers: Annotated[int, typer.Option(min=1, help="Number of processes, one thread each.")] = 1,
     ray: Annotated[
@@ -36,7 +41,7 @@ def run(
         typer.Option(min=1, help="Largest number of training steps. [default: that of the study]"),
     ] = None,
 ) -> None:
-    """Train and measure the networks of one half. Finished networks are skipped."""
+    """Train and measure the networks of the pilot or the judged half. Finished ones are skipped."""
     import time
 
     from theodolite.checks import require_choice
