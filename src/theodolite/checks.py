@@ -23,6 +23,7 @@ __all__ = [
     "require_choice",
     "require_count",
     "require_finite",
+    "require_finite_data",
     "require_flag",
     "require_function",
     "require_kind",
@@ -149,6 +150,15 @@ def require_square(**tensors: Tensor) -> None:
 
 def require_finite(**tensors: Tensor) -> None:
     """Check for NaN and infinity in one pass; a second pass only finds the entry."""
+    _require_finite(tensors, "a diverged run or an overflow upstream is the usual cause")
+
+
+def require_finite_data(**tensors: Tensor) -> None:
+    """Check the arrays of a data set for NaN and infinity."""
+    _require_finite(tensors, "leave such examples out, or fill in the missing numbers")
+
+
+def _require_finite(tensors: Mapping[str, Tensor], advice: str) -> None:
     for name, tensor in tensors.items():
         values = tensor.detach()
         if not values.is_floating_point() or torch.linalg.vector_norm(values).isfinite():
@@ -158,8 +168,7 @@ def require_finite(**tensors: Tensor) -> None:
             first = tuple(int(index) for index in (~finite).nonzero()[0])
             raise NotFiniteError(
                 f"{name}: expected finite numbers, got {values[first].item()} at index {first} "
-                f"({int((~finite).sum())} of {values.numel()} entries); "
-                "a diverged run or an overflow upstream is the usual cause"
+                f"({int((~finite).sum())} of {values.numel()} entries); {advice}"
             )
 
 

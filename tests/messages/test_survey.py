@@ -100,7 +100,11 @@ DATA = {
     ),
     "negative labels": ((X, Y - 1), DomainError, "expected class labels of at least 0, got -1"),
     "targets of another length": ((X, Y[:5]), ShapeError, "got 12 examples and 5 targets"),
-    "columns": ((X, torch.randn(12, 2)), DomainError, "expected 3 numbers per example as the"),
+    "columns": (
+        (X, torch.randn(12, 2)),
+        DomainError,
+        "expected 3 numbers per example, one for each output",
+    ),
     "nothing": ([], ShapeError, "expected at least one example, got none"),
     "nan": ((X, torch.full((12, 3), torch.nan)), DomainError, "expected finite numbers"),
 }
@@ -561,6 +565,8 @@ def test_held_out_examples_that_the_model_refuses_are_named():
     model = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 2))
     with pytest.raises(ShapeError, match=r"^held_out: expected 6 features .*, got 2"):
         th.survey(model, (x, y), held_out=(x[:, :2], y))
+    with pytest.raises(DomainError, match=r"^held_out: expected \(inputs, targets\).* alone; pass"):
+        th.survey(model, (x, y), held_out=x)
 
 
 def test_only_close_names_are_suggested():

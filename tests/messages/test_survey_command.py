@@ -120,6 +120,22 @@ def test_npz_with_other_keys(tmp_path):
     assert "found X, y" in said
 
 
+@pytest.mark.parametrize(
+    ("x", "y", "part"),
+    [
+        ([1.0, np.nan], [0, 1], "leave such examples out, or fill in the missing numbers"),
+        ([1.0, 2.0], ["cat", "dog"], "got text; number the classes from 0"),
+        ([1.0, 2.0], [0.5 + 1j, 1.0], "got complex128"),
+    ],
+    ids=["nan", "text", "complex"],
+)
+def test_npz_with_arrays_that_need_a_repair(tmp_path, x, y, part):
+    np.savez(tmp_path / "d.npz", x_train=np.array([x, x]), y_train=np.array(y))
+    said = refused("survey", MLP, tmp_path / "d.npz", *SIZES)
+    assert part in said
+    assert "diverged" not in said
+
+
 def with_array(folder, name, array):
     np.save(folder / name, array, allow_pickle=True)
     return folder / name

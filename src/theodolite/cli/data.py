@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from theodolite.advice.reasons import count_of
 from theodolite.checks import (
-    require_finite,
+    require_finite_data,
     require_labels,
     require_nonempty,
     require_same_length,
@@ -183,8 +184,8 @@ def _require_labels(examples: Examples, outputs: int) -> None:
     highest = int(targets.max())
     if highest >= max(outputs, 2):
         raise CommandError(
-            f"labels out of range: the model has {outputs} outputs, so labels are 0 to "
-            f"{outputs - 1}, but {examples.name} has label {highest}; build the model with "
+            f"labels out of range: the model has {count_of(outputs, 'output')}, so labels are 0 to "
+            f"{max(outputs, 2) - 1}, but {examples.name} has label {highest}; build the model with "
             f"{highest + 1} outputs (--arg num_classes={highest + 1}) or relabel"
         )
 
@@ -303,7 +304,7 @@ def _require_together(file: Path, split: str, inputs: dict[str, Tensor], targets
     try:
         require_nonempty(**arrays)
         require_same_length(**arrays)
-        require_finite(**arrays)
+        require_finite_data(**arrays)
         if not targets.is_floating_point() and targets.ndim == 1:
             require_labels(targets, name=f"{_TARGETS}_{split}")
     except TheodoliteError as error:

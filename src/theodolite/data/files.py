@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from theodolite.checks import require_choice, require_count, require_finite, require_path
+from theodolite.checks import require_choice, require_count, require_finite_data, require_path
 from theodolite.data.dataset import Dataset, digits, disjoint_rows
 from theodolite.errors import DataError, TheodoliteError, UnknownNameError
 from theodolite.linalg import checks_classes
@@ -69,7 +69,7 @@ def load_npz(
     try:
         if layout == "image":
             x_train, x_test = channels_first(x_train), channels_first(x_test)
-        require_finite(x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
+        require_finite_data(x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
         targets = _targets(y_train), _targets(y_test)
         label = file.stem if name is None else name
         return Dataset(label, x_train, targets[0], x_test, targets[1], peak=peak)
@@ -151,7 +151,12 @@ def npz_tensor(file: Path, key: str, array: Any) -> Tensor:
     """
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "iuf":
         kind = getattr(array, "dtype", type(array).__name__)
-        raise DataError(f"{file}: {key}: expected numbers (integers or floats), got {kind}")
+        text = isinstance(array, np.ndarray) and array.dtype.kind in "SU"
+        advice = "; number the classes from 0" * (text and key in ("y_train", "y_test"))
+        raise DataError(
+            f"{file}: {key}: expected numbers (integers or floats), got "
+            f"{'text' if text else kind}{advice}"
+        )
     least = 2 if key in ("x_train", "x_test") else 1
     if array.ndim < least:
         raise DataError(

@@ -388,9 +388,10 @@ def _read_document(path: Path, max_bytes: int | None) -> bytes:
         return read_file(path, max_bytes)
     except FileNotFoundError:
         below = [other.name for other in runs_in(path.parent)]
-        others = f" here, but in {', '.join(below[:_MOST_NAMED])}" if below else ""
+        found = "none" if path.parent.exists() else "no such folder"
+        found += f" here, but in {', '.join(below[:_MOST_NAMED])}" if below else ""
         raise RecordError(
-            f"{path.parent}: expected a folder with record.json, found none{others}"
+            f"{path.parent}: expected a folder with record.json, found {found}"
         ) from None
     except NotADirectoryError:
         raise RecordError(

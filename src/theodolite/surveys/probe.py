@@ -489,7 +489,11 @@ def draw_fitting(
     truth: Any = None,
     groups: Any = None,
 ) -> tuple[Probe, Probe | None, Fit]:
-    """The probe set, held-out examples if given, and how data are changed to fit the model."""
+    """The probe set, held-out examples if given, and how data are changed to fit the model.
+
+    Raises:
+        DomainError: If the data have targets and the held-out examples have none.
+    """
     place = options.device or model_device(model)
     seen: list[Tensor] | None = None if held_out is None else []
     drawn = draw_probe(
@@ -504,6 +508,11 @@ def draw_fitting(
     if held_out is not None:
         with _about_held_out():
             judges = draw_probe(held_out, options, processes, device=place)
+            if drawn.batch.targets is not None and judges.batch.targets is None:
+                raise DomainError(
+                    "data: expected (inputs, targets), since the data have targets, got inputs"
+                    " alone; pass their targets too"
+                )
             fit_batch(model, judges.batch.take(slice(0, 2)))
         known = [part for some in processes.gather(seen) for part in some]
         drawn, others = _judging(drawn, judges, torch.cat(known) if known else None)

@@ -155,9 +155,10 @@ class Targets:
         """
         if outputs == 1 and self.labels is not None and int(self.labels.max()) > 1:
             raise DomainError(
-                "targets: expected 0 and 1, or real numbers, for a model with one output, got whole"
-                f" numbers up to {int(self.labels.max())}; one output: pass float targets for "
-                "regression, such as targets.float()"
+                "targets: expected 0 and 1, or real numbers, since the model has one output, got"
+                f" whole numbers up to {int(self.labels.max())}; for regression pass float"
+                " targets, such as targets.float(); for classification give the model an output"
+                " for each class"
             )
 
     def require_outputs(self, count: int) -> None:
@@ -179,8 +180,9 @@ class Targets:
             )
         if self.labels is None and self.columns.shape[1] != count:
             raise DomainError(
-                f"targets: expected {count} numbers per example as the model's outputs, got "
-                f"{self.columns.shape[1]}; pass readout="
+                f"targets: expected {count} numbers per example, one for each output of the model,"
+                f" got {self.columns.shape[1]}; use a model with as many outputs, or pass readout="
+                " that selects them"
             )
 
     def loss(self, asked: Loss | None) -> Loss:
