@@ -135,6 +135,10 @@ def test_parts_of_other_class_balance_share_one_scale():
     found = carry_over(Measured("accuracy", 1.0, 0.4, 60), Measured("accuracy", 1.0, 0.35, 60))
     assert found.share == pytest.approx(1.0)
     assert found.low == pytest.approx((wilson(1.0, 60)[0] - 0.35) / 0.65)
+    assert worded(found).evidence == (
+        "100 % on 60 training examples (chance 40 %) and 100 % on 60 held-out examples (chance"
+        " 35 %)"
+    )
 
 
 def test_an_interval_below_nothing_is_not_called_narrow():

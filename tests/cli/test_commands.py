@@ -137,8 +137,10 @@ def test_advice_names_the_option_of_the_command(tmp_path):
     np.savez(tmp_path / "easy.npz", x_train=np.eye(6, dtype=np.float32)[y], y_train=y)
     words = ("--family", "representation", "-o", tmp_path / "run")
     printed = call("survey", MLP[0], tmp_path / "easy.npz", *MLP[1:], *words)
-    assert "held_out=" not in printed
-    assert "Pass --held-out " in printed
+    seen = call("view", tmp_path / "run", "--no-open")
+    for text in (printed, seen):
+        assert "held_out=" not in text
+        assert "Pass --held-out " in text
 
 
 def test_nothing_is_written_over(data, tmp_path):

@@ -527,7 +527,7 @@ def test_headlines_say_what_the_last_layer_represents():
 
 def test_guessing_is_said_and_what_to_do_about_it():
     found = without_probes([0.1, 0.4], loss=1.2)
-    assert found["text"] == "The network does not do the task: its loss is 1.2 (chance 1.1)."
+    assert found["text"] == "The network does not do the task: its loss is 1.20 (chance 1.10)."
     assert found["advice"].startswith("Train longer")
 
 

@@ -87,7 +87,8 @@ def test_fewer_examples_are_said():
     assert used < 600
     assert contents["config"]["sizes"]["kernel"] == used
     texts = {w["family"]: w["text"] for w in contents["warnings"] if w["measure"] == "examples"}
-    assert texts["kernel"] == f"{used} of 600 examples, to stay within memory_limit"
+    assert texts["kernel"] == f"{used} of 600 examples, to stay within the memory limit"
+    assert f"note: representation and kernel: {texts['kernel']}" in found.summary()
     exact = th.survey(mlp(), blobs(600), families="kernel", sizes={"kernel": used})
     for layer in found.layers:
         assert math.isclose(

@@ -17,6 +17,7 @@ from theodolite.records import (
     finite,
     listed,
     plain,
+    probed_examples,
     shown,
     shown_as,
 )
@@ -178,8 +179,8 @@ def curves_sentence(group: Group, step: int | None) -> str:
 def opening_sentence(group: Group, step: int | None = None) -> str:
     """What was measured, on what, and when."""
     pieces = [count_of(layer_count(group), "layer")]
-    data = [run.at(step).record.contents.get("data", {}) for run in group.runs]
-    examples = list(dict.fromkeys(filter(None, map(_examples, data))))
+    contents = [run.at(step).record.contents for run in group.runs]
+    examples = list(dict.fromkeys(filter(None, map(_examples, contents))))
     if examples:
         pieces.append(f"measured on {' and '.join(examples[:3])}")
     if group.is_history:
@@ -192,14 +193,16 @@ def opening_sentence(group: Group, step: int | None = None) -> str:
     return text + _losses(group, step)
 
 
-def _examples(data: Mapping[str, Any]) -> str:
+def _examples(contents: Mapping[str, Any]) -> str:
     """How many examples of which kind, and whose labels."""
-    count = data.get("probe") or data.get("n")
+    data = contents.get("data", {})
+    if not (data.get("probe") or data.get("n")):
+        return ""
     split = {"train": "training"}.get(data.get("split", ""), data.get("split"))
     kind = f" {plain(split)}" if split not in {None, "unknown"} else ""
     labels = data.get("label_source")
     source = f" ({plain(labels)} labels)" if labels not in {None, "given"} else ""
-    return f"{count:,}{kind} examples{source}" if count else ""
+    return f"{probed_examples(contents)}{kind} examples{source}"
 
 
 def _some_steps(run: RunView) -> str:

@@ -75,7 +75,7 @@ _WORDS: Mapping[Note, str] = {
     " memory_limit",
     Note.UNIT_GRADIENT_BYTES: "not measured: gradients of unit length do not fit into memory_limit",
     Note.PICTURE_BYTES: "not drawn: output gradients of two examples do not fit into memory_limit",
-    Note.FEWER_FOR_MEMORY: "{most} of {wanted} examples, to stay within memory_limit",
+    Note.FEWER_FOR_MEMORY: "{most} of {wanted} examples, to stay within the memory limit",
     Note.FEWER_FOR_TIME: "{few} of {wanted} examples, since long sequences are slow on a CPU;"
     ' sizes={{"tangent": {wanted}}} uses all',
     Note.READ_IN_PART: "{given:,} examples were read in {seconds:.0f} s, the others were not read;"
@@ -89,8 +89,8 @@ _WORDS: Mapping[Note, str] = {
     " other: left out",
     Note.HELD_OUT_CLASSES: "{count} held-out examples have classes that the training data do not"
     " have: left out",
-    Note.CUT: "To end within {limit:g} s, the survey used {parts}; seconds=None (--seconds 0) uses"
-    " all",
+    Note.CUT: "To end within {limit:g} s, the survey used {parts}. Pass seconds=None (in a terminal"
+    " --seconds 0) to use all",
     # models for a new task
     Note.SINGLE_CLASSES: "{alone} of {classes} classes have a single example. Each counts as wrong"
     " for every model, because no other example can teach it.",
@@ -184,7 +184,7 @@ def reason(note: Note, **facts: Any) -> Reason:
     Examples:
         >>> why = reason(Note.FEWER_FOR_MEMORY, most=10, wanted=50)
         >>> str(why), why.note.value
-        ('10 of 50 examples, to stay within memory_limit', 'fewer-for-memory')
+        ('10 of 50 examples, to stay within the memory limit', 'fewer-for-memory')
     """
     kept = {k: v.note.value if isinstance(v, Reason) else v for k, v in facts.items()}
     shown = {key: _in_words(key, fact) for key, fact in facts.items()}
@@ -285,7 +285,11 @@ def notes_in(entries: Iterable[Mapping[str, Any]], total: int) -> list[str]:
         said.setdefault(text, []).append(entry)
     lines = []
     for text, same in said.items():
-        named = (e.get("measure") or e.get("family") or "" for e in same)
+        by_family = (e.get("measure") == "examples" for e in same)  # numbers of examples
+        named = (
+            (not own and e.get("measure")) or e.get("family") or ""
+            for e, own in zip(same, by_family, strict=True)
+        )
         measures = dict.fromkeys(_HEADINGS.get(name, name) for name in named)
         layers = [e["layer"] for e in same if e.get("layer") is not None]
         head = [listed(filter(None, measures), most=3)]

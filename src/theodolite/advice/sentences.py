@@ -23,7 +23,7 @@ from theodolite.advice.findings import (
 )
 from theodolite.advice.inputs import CALIBRATED, InputFinding
 from theodolite.errors import DtypeError
-from theodolite.records import FAMILIES, Answer, Certainty, listed
+from theodolite.records import FAMILIES, Answer, Certainty, listed, shown
 
 _PROBES = ("representation-probe-accuracy", "representation-probe-r2")  # a page has one of them
 _DECIDE = "Pass `held_out=` to decide."
@@ -234,19 +234,25 @@ def _both(finding: CarryOver) -> str:
     train, held_out = finding.train, finding.held_out
     assert train is not None
     assert held_out is not None
+    chance = "" if _chance(train) == _chance(held_out) else _chance(train)
     return (
-        f"{_value(train)} on {train.n:,} training and {_value(held_out, short=True)} on "
-        f"{held_out.n:,} held-out examples{_chance(train)}"
+        f"{_value(train)} on {train.n:,} training{' examples' * bool(chance)}{chance} and "
+        f"{_value(held_out, short=True)} on {held_out.n:,} held-out examples{_chance(held_out)}"
     )
 
 
 def _value(measured: Measured, *, short: bool = False) -> str:
     if measured.measure == "r2":
-        number = f"{measured.value:.2f}".replace("-", "−")
+        number = _r2(measured.value)
         return number if short else f"R² {number}"
     if measured.measure == "balanced_accuracy" and not short:
         return f"balanced accuracy {percent(measured.value)}"
     return percent(measured.value)
+
+
+def _r2(value: float) -> str:
+    """Two digits, with a sign only if they are not zeros."""
+    return f"{value:z.2f}".replace("-", "−")
 
 
 def _chance(measured: Measured) -> str:
@@ -309,7 +315,7 @@ def _fit_on_training(finding: FitOnTraining) -> Answer:
     if finding.repeated > REPEATED:
         evidence += f"; {percent(finding.repeated)} of the examples are copies of each other"
     if finding.input_r2 is not None and isfinite(finding.input_r2):
-        number = f"{finding.input_r2:.2f}".replace("-", "−")
+        number = _r2(finding.input_r2)
         evidence += f"; leave-one-out R² of a linear model on raw inputs: {number}"
     return Answer("task", text, undecided, evidence, advice, "undecided", _PROBES)
 
@@ -345,7 +351,7 @@ def _held_out_fit(finding: HeldOutFit) -> Answer:
         "label_accuracy": "Accuracy over all labels",
     }
     if measured.measure == "r2":
-        ends = [f"{end:.2f}".replace("-", "−") for end in (low, high)]
+        ends = [_r2(end) for end in (low, high)]
         text = (
             f"R² on examples that it was not trained on: {_value(measured, short=True)} "
             f"(95 % interval {ends[0]} to {ends[1]})."
@@ -397,8 +403,10 @@ def _last_layer(finding: LastLayer) -> Answer:
         text = f"The network does not represent the {finding.goal} beyond chance: {number}."
     elif finding.losses is not None and finding.losses[0] >= finding.losses[1]:
         loss, guess = finding.losses
-        text = f"The network does not do the task: its loss is {loss:.3g} (chance {guess:.3g})."
-        evidence = f"{number}; the features may owe this to the raw inputs"
+        text = (
+            f"The network does not do the task: its loss is {shown(loss)} (chance {shown(guess)})."
+        )
+        evidence = f"{number}; untrained features can be above chance too"
         found, sure, advice = "chance", "likely", _TRAIN
     return Answer("task", text, sure, evidence, advice, found, (family.figure, "steps-loss"))
 

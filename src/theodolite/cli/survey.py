@@ -19,6 +19,7 @@ from theodolite.cli.terminal import (
     require_conditions,
     require_writable,
     run_document,
+    summary_of,
 )
 from theodolite.records import free_folder
 
@@ -76,7 +77,11 @@ def survey(  # one parameter per option is how typer reads a command
         ),
     ] = None,
     scale: Annotated[
-        str, typer.Option(help="Scaling of the inputs; auto scales pixels to [0, 1].")
+        str,
+        typer.Option(
+            help="Scaling of the inputs: auto (pixels to [0, 1]), none, unit_interval, symmetric, "
+            "pixels, images or unit_rows."
+        ),
     ] = "auto",
     flatten: Annotated[bool, typer.Option(help="Pass every example as one vector.")] = False,
     as_is: Annotated[
@@ -102,7 +107,11 @@ def survey(  # one parameter per option is how typer reads a command
         ),
     ] = None,
     readout: Annotated[
-        str | None, typer.Option(help="How to use outputs (n, T, c): last, mean or cls.")
+        str | None,
+        typer.Option(
+            help="Position to use if the model has outputs at several positions: last, mean (of"
+            " all) or cls (the first)."
+        ),
     ] = None,
     examples: Annotated[
         int | None,
@@ -159,7 +168,7 @@ def survey(  # one parameter per option is how typer reads a command
 ) -> None:
     """Measure alignment inside a model and write the numbers and a report.
 
-    Prints the answers, then one row per layer with the headline number of each family.
+    Prints the answers, then a table: one row per layer, chance levels in brackets.
     """
     from theodolite import surveys
     from theodolite.cli.data import (
@@ -224,10 +233,7 @@ def survey(  # one parameter per option is how typer reads a command
     if json_:
         print_json(run_document(result.run, files.document()))
     else:
-        text = result.summary()
-        if others is None:  # the advice names the argument of Python
-            text = text.replace("Pass held_out=", "Pass --held-out")
-        typer.echo(f"{text}\n\n{files.lines()}")
+        typer.echo(f"{summary_of(result)}\n\n{files.lines()}")
     files.print_problem()
     fail_on(fail_on_ or (), result.answers)
     files.require_written()

@@ -236,6 +236,15 @@ def run_document(run: Run, more: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def summary_of(result: Any) -> str:
+    """The summary of a result; advice to pass held-out data names the option of the command."""
+    text: str = result.summary()
+    run = getattr(result, "run", None)
+    if run is None or run.head.contents["data"].get("held_out") is not None:
+        return text
+    return text.replace("Pass held_out=", "Pass --held-out")
+
+
 def print_json(document: Any) -> None:
     """Strict JSON on standard output: nan is null, infinity is text.
 

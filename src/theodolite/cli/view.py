@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from theodolite.cli.terminal import CommandError, open_page, print_json, run_document
+from theodolite.cli.terminal import (
+    CommandError,
+    open_page,
+    print_json,
+    run_document,
+    summary_of,
+)
 from theodolite.errors import RecordError
 from theodolite.records import is_there, runs_in
 
@@ -66,7 +72,7 @@ def _write_report(folders: Sequence[Path], output: Path | None) -> Path:
             "some of them, or run theodolite study gallery (of theodolite-papers)"
         )
     for path, result in found.items():
-        typer.echo(f"{path}\n{result.summary()}\n")
+        typer.echo(f"{path}\n{summary_of(result)}\n")
     shown = results[0] if len(results) == 1 else compare(*results)
     file_name = "report.html" if len(results) == 1 else "comparison.html"
     page = shown.to_html(output or folders[0] / file_name)

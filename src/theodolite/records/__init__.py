@@ -27,6 +27,7 @@ from theodolite.records._tables import (
     frame_of,
     layer_table,
     layers_with_few_filters,
+    probed_examples,
     table_of,
 )
 from theodolite.records._views import (
@@ -93,6 +94,7 @@ __all__ = [
     "load_run",
     "made_folder",
     "plain",
+    "probed_examples",
     "replace_file",
     "require_transfer",
     "require_transfer_model",

@@ -81,6 +81,19 @@ def _readable(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str | None, str],
     return known
 
 
+def probed_examples(contents: Mapping[str, Any]) -> str:
+    """Number of examples measured; "up to 1,500" if some family used fewer.
+
+    Examples:
+        >>> probed_examples({"data": {"probe": 1500}, "routes": {"tangent": {"n": 200}}})
+        'up to 1,500'
+    """
+    count = contents["data"].get("probe") or contents["data"].get("n") or 0
+    used = (route.get("n") for route in contents.get("routes", {}).values())
+    fewer = any(isinstance(n, int) and n < count for n in used)
+    return f"{'up to ' if fewer else ''}{count:,}"
+
+
 def layers_with_few_filters(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Layers with too few filters: not even perfect alignment would differ from random bases."""
     numbers = {(row["measure"], row["layer"]): row for row in rows if row["family"] == "covariance"}

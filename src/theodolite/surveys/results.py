@@ -29,6 +29,7 @@ from theodolite.records import (
     is_there,
     latest_numbers,
     load_result,
+    probed_examples,
     require_transfer,
     save_run,
     unique_names,
@@ -232,7 +233,8 @@ class Survey(OneRun):
         labels = "" if source == "given" else f", {source} labels"
         task = "no labels" if data["task"] == "unlabeled" else data["task"]
         kind = {"train": "training ", "test": "test "}.get(data.get("split", ""), "")
-        title = f"{name + ': ' if name else ''}{data['probe']:,} of {data['n']:,} {kind}examples, "
+        count = f"{probed_examples(self.record.contents)} of {data['n']:,}"
+        title = f"{name + ': ' if name else ''}{count} {kind}examples, "
         text = summary_text(self.record, title=f"{title}{task}{labels}")
         cut = self.record.contents.get("cut")
         return (text if cut is None else f"{text}\n{cut}") + digest_line(self.record)
@@ -438,9 +440,8 @@ class Comparison(Shown):
     def summary(self) -> str:
         """The table of every run, then the differences of headline numbers from the first run."""
         parts = [
-            f"{run.name}: {History(run).summary()}"
-            if run.is_history
-            else Survey(run.head)._text(run.name)
+            f"{run.name}\n"
+            + (History(run).summary() if run.is_history else Survey(run.head)._text(""))
             for run in self.runs
         ]
         if all(run.steps for run in self.runs):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from theodolite.advice.reasons import named, noted
+from theodolite.advice.sentences import percent
 from theodolite.advice.summary import ranking_text
 from theodolite.errors import UnknownNameError
 from theodolite.records import Answer, Record, Run, listed, table_of
@@ -186,9 +187,12 @@ class Transfer:
         models = "1 model" if len(self.names) == 1 else f"{len(self.names)} models"
         ties = listed(map(named, self.ties), most=4)
         lead = f"{ties} tie" if ties else f"best {named(self.best)}"
+        value, low, high = (forecast[key] for key in ("value", "low", "high"))
+        number = f"{value:.3f} ({low:.3f} to {high:.3f})"
+        if forecast["measure"] == "accuracy":
+            number = f"{percent(value)} ({percent(low).removesuffix(' %')} to {percent(high)})"
         return (
-            f"Transfer({models}{more}; {lead}; forecast {forecast['measure']} "
-            f"{forecast['value']:.3f} ({forecast['low']:.3f} to {forecast['high']:.3f})"
+            f"Transfer({models}{more}; {lead}; forecast {forecast['measure']} {number}"
             f"{digest_mark(self.record)})"
         )
 
