@@ -41,11 +41,12 @@ _JUDGED = ("lite", *LARGE)
 VERDICTS = {
     "holds": "the claim is true on every seed (or over all runs, if it is about all of them). The "
     "95 % interval of the deciding number, over seeds or else over networks, lies on the side of "
-    "the claim. Without an interval, at least five seeds agree.",
+    "the claim. Without an interval, at least five seeds agree. The pass rate is the share of "
+    "seeds on which a claim holds; its 95 % bounds follow from the number of seeds.",
     "fails": "the claim is true on no seed (or not over all runs), and the 95 % interval excludes "
     "it",
     "mixed": "the claim clearly holds in some settings, for some interpretations of the paper's "
-    "words, or on some networks, and not in others. The pass rate says on how many networks.",
+    "words, or on some networks, and not in others. Its pass rate is a share of networks.",
     "undecided": "one of four reasons. The difference is within the noise. A condition of the "
     "claim was not met. The number misses a bound that we set. The number misses one that the "
     "paper prints for other settings. Claims with such bounds can hold and cannot fail.",

@@ -433,6 +433,8 @@ def _duration(sized: Sized) -> str:
 
 def _time(seconds: float) -> str:
     """``40 seconds``, ``26 minutes``, ``3.5 hours``."""
+    if round(seconds) < 1:
+        return "less than a second"
     if seconds < 100:
         return counted(round(seconds), "second")
     minutes = seconds / 60
