@@ -303,16 +303,6 @@ def test_blocks_have_no_covariance_and_say_which_layers_have():
     assert inside.layers == ["model.layers.0.mlp.down_proj"]
 
 
-def test_tangent_kernels_that_take_long_on_a_cpu_are_left_to_who_asks(monkeypatch):
-    monkeypatch.setattr("theodolite.surveys.tangent._LONG", 10)
-    given = {"families": ["kernel", "tangent"], "permutations": 0}
-    why = th.survey(llama(), tokens(), **given).record.contents["skipped"]["tangent"]
-    assert f'pass sizes={{"tangent": {N}}} to measure them anyway' in why
-    found = th.survey(llama(), tokens(), **given, sizes={"tangent": N}).record.contents
-    assert found["skipped"] == {}
-    assert found["routes"]["tangent"]["n"] == N
-
-
 def test_omega_is_measured_where_sums_do_not_fit(monkeypatch):
     """Sums are of the size of the parameters; a monitor of few sequences takes their pairs then."""
     torch.manual_seed(0)

@@ -68,9 +68,6 @@ _WORDS: Mapping[Note, str] = {
     Note.NOT_DUE: "due once in {distance} measurements, and at the last one",
     Note.NO_TIME: "{fewest} examples would take about {expected:.0f} s, {left:.0f} s are left;"
     " seconds={total} measures them",
-    Note.LONG_SEQUENCES: "tangent kernels of {count} sequences take many minutes on a CPU with a"
-    ' model of this size; pass sizes={{"tangent": {count}}} to measure them anyway, or use a'
-    " GPU",
     Note.COVARIANCE_BYTES: "its covariance needs {needed:,} bytes, {free:,} are left of"
     " memory_limit",
     Note.UNIT_GRADIENT_BYTES: "not measured: gradients of unit length do not fit into memory_limit",

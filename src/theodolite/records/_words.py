@@ -159,7 +159,6 @@ class Note(StrEnum):
     INTERRUPTED = "interrupted"
     NOT_DUE = "not-due"
     NO_TIME = "no-time"
-    LONG_SEQUENCES = "long-sequences"
     COVARIANCE_BYTES = "covariance-bytes"
     UNIT_GRADIENT_BYTES = "unit-gradient-bytes"
     PICTURE_BYTES = "picture-bytes"

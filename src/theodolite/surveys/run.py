@@ -54,7 +54,6 @@ from theodolite.surveys.progress import ProgressBar, shown_progress
 from theodolite.surveys.record import RecordBuilder
 from theodolite.surveys.results import Survey
 from theodolite.surveys.schedule import Schedule
-from theodolite.surveys.tangent import too_long
 from theodolite.surveys.targets import Task
 
 
@@ -460,7 +459,7 @@ def _inapplicable(context: SurveyContext, family: str) -> Reason | None:
         return reason(Note.NO_OUTPUT_ROWS, problem=layout.problem)
     if not layout.with_parameters():
         return reason(Note.NO_PARAMETERS)
-    return too_long(context) if family == "tangent" else None
+    return None
 
 
 def _require_options(context: SurveyContext) -> None:

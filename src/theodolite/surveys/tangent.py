@@ -21,7 +21,6 @@ from theodolite.measures import gradient, tangent
 from theodolite.records import Estimate, Note
 from theodolite.surveys.context import SurveyContext
 from theodolite.surveys.layers import Layer
-from theodolite.surveys.options import SIZES
 from theodolite.surveys.progress import EIGEN, Cost
 from theodolite.surveys.record import RecordBuilder, chance
 from theodolite.theory.infinite_width import equilibrium_layer
@@ -35,7 +34,6 @@ _MOST_WORK = {"cpu": 5e12, "cuda": 2e15}
 _PICTURED = 40  # examples in the heat maps of forward and backward kernels
 _GRADIENTS = 4  # copies of the output gradients for heat maps
 _PICTURES = 8  # largest number of layers with heat maps
-_LONG = 10**12  # products of passes over sequences: minutes on a CPU
 _PASSIVE = (nn.Flatten, nn.Identity, nn.Dropout)
 
 
@@ -57,19 +55,6 @@ def measure_tangent(context: SurveyContext, record: RecordBuilder) -> None:
     _equilibrium(context, record)
     if context.plan.curves and context.options.details and context.task is None:
         _heat_maps(context, record, layers)
-
-
-def too_long(context: SurveyContext) -> Reason | None:
-    """Why tangent kernels of long sequences are not measured by default on a CPU."""
-    asked = context.options.sizes["tangent"] != SIZES["tangent"]
-    on_cpu = next(context.model.parameters()).device.type == "cpu"
-    if context.task is None or context.layout.outputs is None or asked or not on_cpu:
-        return None
-    count = context.count("tangent")
-    products = 2 * count * context.layout.outputs * context.pass_cost
-    if products <= _LONG:
-        return None
-    return reason(Note.LONG_SEQUENCES, count=count)
 
 
 def tangent_cost(context: SurveyContext, n: int) -> Cost:
