@@ -13,13 +13,12 @@ import numpy as np
 
 from theodolite.advice.reasons import Reason, named, reason
 from theodolite.advice.sentences import layer_name, percent
-from theodolite.records import Answer, Certainty, Note, listed
+from theodolite.records import CHANCE, Answer, Certainty, Note, listed
 
 # Above this leave-one-out error fine-tuned networks learn features that kernel regression lacks.
 # Below it forecasts hold to a few points on most targets. Above it networks may be up to 47 points
 # more accurate (benchmarks/transfer).
 SMALL_ERROR = 0.7
-_CLEAR = 2.0  # standard errors of the difference between two models on the same examples
 FEW_LABELS = 10  # in a class; with fewer a note says so, and every answer is likely at most
 RANKING_QUESTIONS = {
     "model": "Which model?",
@@ -120,7 +119,7 @@ def _apart(first: Candidate, other: Candidate) -> bool:
         return True
     gaps = other.misses[:count] - first.misses[:count]
     error = float(gaps.std(ddof=1)) / sqrt(count)
-    return float(gaps.mean()) > _CLEAR * error
+    return float(gaps.mean()) > CHANCE * error
 
 
 def _beside_size(known: Sequence[Candidate], points: bool) -> Reason:

@@ -3,7 +3,8 @@
 import math
 from dataclasses import dataclass
 
-CHANCE = 2.0  # standard deviations from chance; closer numbers are not distinguishable from it
+# Standard deviations from chance, or errors from each other: closer numbers may be equal.
+CHANCE = 2.0
 NORMAL = 1.959963984540054  # quantile of the normal distribution, for 95 % intervals
 
 

@@ -18,7 +18,7 @@ from theodolite.engine import per_example_loss
 from theodolite.errors import ShapeError, TheodoliteError
 from theodolite.linalg import LeaveOneOut, double_center, expected_right
 from theodolite.measures import kernel, representation
-from theodolite.records import Estimate, Note
+from theodolite.records import CHANCE, Estimate, Note
 from theodolite.surveys.context import LayerFeatures, SurveyContext
 from theodolite.surveys.copies import first_copies, input_keys
 from theodolite.surveys.positions import Positions
@@ -86,7 +86,7 @@ def _compare_losses(
         return  # this is the first measurement
     spread = float(gained.std()) / len(own) ** 0.5
     value, error = float("nan"), float("nan")
-    if float(gained.mean()) > 2 * spread:
+    if float(gained.mean()) > CHANCE * spread:
         value = float(shared.mean() / gained.mean())
         error = float((shared.var() / count + value**2 * spread**2).sqrt() / gained.mean())
     why = reason(Note.NO_GAIN)
