@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from theodolite.advice.findings import LABELED, LEVEL_SHARE
@@ -72,7 +73,7 @@ def _as_high(moment: Moment, family: str, measure: str, values: Values) -> list[
     near = (
         layer
         for layer, value in values.items()
-        if layer != top and values[top] - value <= 2 * math.hypot(error(top), error(layer))
+        if layer != top and values[top] - value <= CHANCE * math.hypot(error(top), error(layer))
     )
     return list(map(layer_words, near))
 
@@ -356,16 +357,12 @@ def _covariance(values: Values) -> str:
     return f"weights of {layer_words(layer)} are {than} random bases"
 
 
-def _last_and_highest(name: str, values: Values) -> str:
+def _last_and_highest(family: str, values: Values) -> str:
     last, top = list(values)[-1], max(values, key=values.__getitem__)
-    text = f"{name} is {shown(values[last])} in {layer_words(last)}"
+    text = f"{FAMILIES[family].heading} is {shown(values[last])} in {layer_words(last)}"
     if len(values) == 1:
         return text
     return text + (f", highest in {_named(values, top)}" if top != last else ", the highest of all")
-
-
-def _kernel(values: Values) -> str:
-    return _last_and_highest("CKA to labels", values)
 
 
 def _tangent(values: Values) -> str:
@@ -373,16 +370,12 @@ def _tangent(values: Values) -> str:
     return f"tangent alignment is highest in {_named(values, top)}"
 
 
-def _gradient(values: Values) -> str:
-    return _last_and_highest("feature contrast", values)
-
-
 _DESCRIPTIONS: Mapping[str, Callable[[Values], str]] = {
     "representation": _representation,
     "covariance": _covariance,
-    "kernel": _kernel,
+    "kernel": partial(_last_and_highest, "kernel"),
     "tangent": _tangent,
-    "gradient": _gradient,
+    "gradient": partial(_last_and_highest, "gradient"),
 }
 
 

@@ -373,18 +373,20 @@ def eigenvector_figure(group: Group) -> Figure | None:
     if not layers:
         return None
     layer = layers[0]
-    panels = [_picture_panel(group, run, layer) for run in group.runs]
+    source = _shape_source(group, layer)
+    data, weights = ("patches", "filters") if source == "kernel" else ("inputs", "weights")
+    panels = [_picture_panel(group, run, layer, (data, weights)) for run in group.runs]
     present = tuple(panel for panel in panels if panel is not None)
     if not present:
         return None
-    data, weights = _subjects(group, layer)
+    guess = " The inputs are vectors, so that square images are a guess." * (source == "guessed")
     return Figure(
         "covariance-eigenvectors",
         Words(
             f"Eigenvectors of {data} and of {weights}, {plain(layer)}",
             "Upper row of each pair: principal directions of the layer's inputs, strongest first."
             f" Lower row: those of its {weights}. The layer is aligned if both pictures of a pair"
-            " are equal up to sign." + _guess(group, layer),
+            f" are equal up to sign.{guess}",
         ),
         present,
         columns=min(2, len(panels)),
@@ -405,19 +407,9 @@ def _label(moment: Moment, layer: str) -> str:
     return ""
 
 
-def _subjects(group: Group, layer: str) -> tuple[str, str]:
-    return (
-        ("patches", "filters") if _shape_source(group, layer) == "kernel" else ("inputs", "weights")
-    )
-
-
-def _guess(group: Group, layer: str) -> str:
-    if _shape_source(group, layer) != "guessed":
-        return ""
-    return " The inputs are vectors, so that square images are a guess."
-
-
-def _picture_panel(group: Group, run: RunView, layer: str) -> Panel | None:
+def _picture_panel(
+    group: Group, run: RunView, layer: str, subjects: tuple[str, str]
+) -> Panel | None:
     moment = run.with_curves_at(None)
     first = moment.array("covariance", _NAMES[0], layer, "images")
     if first is None:
@@ -437,7 +429,7 @@ def _picture_panel(group: Group, run: RunView, layer: str) -> Panel | None:
             zmin=-1, zmax=1, colorscale=scale, showscale=False, hoverongaps=False, hoverinfo="skip"
         )
     high = (_PHONE - _LABELS - _EDGE) * grid.down / grid.across + 2 * _EDGE
-    layout = _picture_layout(grid, _subjects(group, layer))
+    layout = _picture_layout(grid, subjects)
     series = (Series(look, numbers),)
     return Panel(title, series, layout, height=round(1.5 * high), aspect=_PHONE / high)
 

@@ -102,12 +102,14 @@ def transfer_fragment(record: Record) -> str:
 
 
 def _ranking(contents: Mapping[str, Any], classes: bool) -> dict[str, Any]:
-    models = contents["models"]
+    models, measure = contents["models"], "accuracy" if classes else "error"
+    ends = [m["forecast"][end] for m in models for end in ("low", "high")]
+    low, high = _span([*ends, *(m["features"][measure] for m in models)], classes)
     return {
         "answers": _answers(contents),
-        "measure": "accuracy" if classes else "error",
-        "rows": _rows(models, contents.get("ties") or [], classes),
-        "scale": _scale(models, classes),
+        "measure": measure,
+        "rows": _rows(models, contents.get("ties") or [], classes, _Axis(low, high, 4.0, 216.0)),
+        "scale": {"low": _shown(low, classes), "high": _shown(high, classes)},
         "failed": [(plain(name), plain(why)) for name, why in contents["problems"].items()],
     }
 
@@ -150,22 +152,9 @@ def _span(values: Sequence[float], classes: bool) -> tuple[float, float]:
     return max(low - room, 0.0), min(high + room, 1.0) if classes else high + room
 
 
-def _scale(models: Sequence[Mapping[str, Any]], classes: bool) -> dict[str, Any]:
-    low, high = _forecast_span(models, classes)
-    axis = _Axis(low, high, 4.0, 216.0)
-    return {"low": _shown(axis.low, classes), "high": _shown(axis.high, classes)}
-
-
-def _forecast_span(models: Sequence[Mapping[str, Any]], classes: bool) -> tuple[float, float]:
-    measure = "accuracy" if classes else "error"
-    ends = [m["forecast"][end] for m in models for end in ("low", "high")]
-    return _span([*ends, *(m["features"][measure] for m in models)], classes)
-
-
 def _rows(
-    models: Sequence[Mapping[str, Any]], ties: Sequence[str], classes: bool
+    models: Sequence[Mapping[str, Any]], ties: Sequence[str], classes: bool, axis: _Axis
 ) -> list[dict[str, Any]]:
-    axis = _Axis(*_forecast_span(models, classes), 4.0, 216.0)
     measure = "accuracy" if classes else "error"
     rows = []
     for index, model in enumerate(models):
