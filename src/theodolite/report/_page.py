@@ -51,12 +51,12 @@ from theodolite.report.pages import (
     DARK,
     LIGHT,
     content_policy,
-    css_variables,
     distinct,
     json_for_html,
     render,
     short,
     static_text,
+    style,
 )
 
 _FACTS = {
@@ -123,7 +123,7 @@ def page_html(runs: Sequence[Run], title: str = "", pairs: LayerPairs | None = N
         plotly=plotly,
         script=own,
         policy=content_policy([plotly, own]),
-        style=_style() + static_text("page.css"),
+        style=style("overview.css", "page.css"),
         about=about,
         noted=count_of(warnings, "warning") if warnings else "Data, settings, versions",
     )
@@ -142,7 +142,7 @@ def fragment_html(runs: Sequence[Run]) -> str:
             "notes": notes_of(group),
         }
         views.append(view)
-    return render("fragment.html.j2", groups=views, style=_style())
+    return render("fragment.html.j2", groups=views, style=style("overview.css"))
 
 
 def _group_view(group: Group) -> dict[str, Any]:
@@ -503,15 +503,3 @@ def _fact(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _style() -> str:
-    """Colors of both themes, then the rules that notebooks and pages share."""
-    light = f"{css_variables(LIGHT)}color-scheme:light"
-    dark = f"{css_variables(DARK)}color-scheme:dark"
-    system = "screen and (prefers-color-scheme:dark)"
-    return (
-        f".theodolite{{{light}}}"
-        f"@media {system}{{.theodolite:not(.light){{{dark}}}}}"
-        f"@media screen{{.theodolite.dark{{{dark}}}}}"
-    ) + static_text("overview.css")

@@ -14,18 +14,10 @@ from theodolite.advice.captions import digest_words
 from theodolite.advice.choosing import RANKING_QUESTIONS, ranking_lead
 from theodolite.advice.reasons import noted
 from theodolite.records import Answer, Record, finite, plain, short_count
-from theodolite.report.pages import (
-    DARK,
-    LIGHT,
-    content_policy,
-    css_variables,
-    render,
-    short,
-    static_text,
-    write_page,
-)
+from theodolite.report.pages import content_policy, render, short, style, write_page
 
 _TONES = ("representation", "gradient", "kernel", "covariance", "tangent")  # of the first models
+_SHEETS = ("overview.css", "page.css", "transfer.css")
 _PROFILES = 12  # models whose layers are drawn
 
 
@@ -53,7 +45,7 @@ def write_transfer(record: Record, path: str | os.PathLike[str], title: str = ""
         profiles=[_profile(i, m, classes) for i, m in enumerate(models[:_PROFILES])],
         left_out=max(len(models) - _PROFILES, 0),
         facts=_facts(contents),
-        style=_style(),
+        style=style(*_SHEETS),
         policy=content_policy([]),
     )
     return write_page(path, page)
@@ -62,14 +54,6 @@ def write_transfer(record: Record, path: str | os.PathLike[str], title: str = ""
 def _digest_sentence(record: Record) -> list[str]:
     words = digest_words(record)
     return [f"{words[0].upper()}{words[1:]}."] if words else []
-
-
-def _style() -> str:
-    light, dark = css_variables(LIGHT), css_variables(DARK)
-    return (
-        f".theodolite{{{light}color-scheme:light}}"
-        f"@media screen and (prefers-color-scheme:dark){{.theodolite{{{dark}color-scheme:dark}}}}"
-    ) + "".join(static_text(name) for name in ("overview.css", "page.css", "transfer.css"))
 
 
 def _tone(index: int) -> str:
@@ -98,7 +82,7 @@ def transfer_fragment(record: Record) -> str:
     """Sentences and ranking as a fragment without scripts, for ``_repr_html_``."""
     contents = record.contents
     classes = contents["models"][0]["forecast"]["measure"] == "accuracy"
-    return render("transfer_fragment.html.j2", **_ranking(contents, classes), style=_style())
+    return render("transfer_fragment.html.j2", **_ranking(contents, classes), style=style(*_SHEETS))
 
 
 def _ranking(contents: Mapping[str, Any], classes: bool) -> dict[str, Any]:

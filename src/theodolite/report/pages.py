@@ -26,6 +26,7 @@ __all__ = [
     "render",
     "short",
     "static_text",
+    "style",
     "write_page",
 ]
 
@@ -115,6 +116,18 @@ def distinct(values: Iterable[T]) -> tuple[list[T], list[int]]:
 def static_text(name: str) -> str:
     """A file of the report's ``static`` folder."""
     return resources.files("theodolite.report").joinpath("static", name).read_text(encoding="utf-8")
+
+
+def style(*sheets: str) -> str:
+    """The colours of both themes, then the rules of these sheets."""
+    light = f"{css_variables(LIGHT)}color-scheme:light"
+    dark = f"{css_variables(DARK)}color-scheme:dark"
+    system = "screen and (prefers-color-scheme:dark)"
+    return (
+        f".theodolite{{{light}}}"
+        f"@media {system}{{.theodolite:not(.light){{{dark}}}}}"
+        f"@media screen{{.theodolite.dark{{{dark}}}}}"
+    ) + "".join(map(static_text, sheets))
 
 
 def content_policy(scripts: Sequence[str]) -> str:
