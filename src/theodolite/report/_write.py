@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.advice.pairs import LayerPairs
-from theodolite.checks import require_kind
 from theodolite.errors import RecordError, UnknownNameError
 from theodolite.records import Run, groups_of
 from theodolite.report.pages import DARK, LIGHT, write_page
@@ -78,6 +77,7 @@ def plot(runs: Sequence[Run], name: str, *, step: int | None = None, theme: str 
         RecordError: If there are no runs, or one has no steps.
         UnknownNameError: If the records hold nothing of that name, or there is no such theme.
     """
+    from theodolite.checks import require_kind  # needs torch, which pages do without
     from theodolite.report._catalog import named_figure, plotly_figure
 
     require_kind(str, name=name)
