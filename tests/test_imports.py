@@ -29,8 +29,9 @@ def run(code: str) -> str:
     return finished.stdout.strip()
 
 
-def test_records_load_no_torch():
-    assert run("import sys, theodolite.records; print('torch' in sys.modules)") == "False"
+@pytest.mark.parametrize("module", ["records", "report", "surveys.results", "cli.story"])
+def test_saved_results_and_the_demo_load_no_torch(module):
+    assert run(f"import sys, theodolite.{module}; print('torch' in sys.modules)") == "False"
 
 
 def test_touching_every_public_name_loads_no_heavy_dependency():

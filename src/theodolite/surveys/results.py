@@ -15,7 +15,6 @@ from theodolite.advice.captions import digest_words
 from theodolite.advice.comparing import latest_answers
 from theodolite.advice.reasons import count_of
 from theodolite.advice.summary import summary_text
-from theodolite.checks import require_count, require_kind, require_path
 from theodolite.errors import DomainError, DtypeError, RecordError, UnknownNameError
 from theodolite.records import (
     LARGEST_RECORD,
@@ -92,6 +91,8 @@ class Shown(ABC):
         Returns:
             The path of the page.
         """
+        from theodolite.checks import require_kind, require_path
+
         require_path(path=path)
         require_kind(str, title=title)
         if not self.writes:
@@ -346,6 +347,8 @@ def digest_line(*records: Record) -> str:
 
 def saved(run: Run, folder: str | os.PathLike[str], *, overwrite: bool) -> Path:
     """Write a run. If the folder holds a run already, write beside it and warn."""
+    from theodolite.checks import require_path  # needs torch, without which results load
+
     require_path(folder=folder)
     place = save_run(run, folder, overwrite=overwrite).parent
     _tell_place(place, folder)
@@ -358,6 +361,8 @@ def unused_folder(folder: str | os.PathLike[str], *, overwrite: bool = False) ->
     Raises:
         RecordError: If the path is a file.
     """
+    from theodolite.checks import require_path
+
     require_path(folder=folder)
     if is_there(Path(folder)) and Path(folder).is_file():
         raise RecordError(f"{folder}: expected a folder, got a file; name another place")
@@ -395,6 +400,8 @@ def load(
         >>> load(folder).layers
         ['layer']
     """
+    from theodolite.checks import require_count, require_path
+
     require_path(folder=folder)
     if max_bytes is not None:
         require_count(1, max_bytes=max_bytes)
