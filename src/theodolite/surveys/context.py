@@ -56,6 +56,7 @@ from theodolite.surveys.record import RecordBuilder
 from theodolite.surveys.targets import Targets
 
 S = TypeVar("S", bound=Sized)
+T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -718,13 +719,17 @@ def side_by_side(entries: Iterable[tuple[Layer, S]], most: int) -> Iterator[list
 
     One call for a stack of small matrices takes as long as one call for a single matrix.
     """
-    group: list[tuple[Layer, S]] = []
-    for layer, entry in entries:
-        fits = (len(group) + 1) * 8 * len(entry) ** 2 <= most
-        if group and not fits:
+    return grouped(entries, lambda group: len(group) * 8 * len(group[-1][1]) ** 2 <= most)
+
+
+def grouped(entries: Iterable[T], fits: Callable[[list[T]], bool]) -> Iterator[list[T]]:
+    """Groups of neighbours, each as long as it fits, with at least one entry."""
+    group: list[T] = []
+    for entry in entries:
+        if group and not fits([*group, entry]):
             yield group
             group = []
-        group.append((layer, entry))
+        group.append(entry)
     if group:
         yield group
 

@@ -5,7 +5,7 @@ It reads weights and covariances of layers' inputs. Headline: ``relative_misalig
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from theodolite.errors import TheodoliteError
 from theodolite.linalg import Eigen, Moments, RowSample
 from theodolite.measures import covariance
 from theodolite.records import Estimate, Note
-from theodolite.surveys.context import SurveyContext
+from theodolite.surveys.context import SurveyContext, grouped
 from theodolite.surveys.layers import Layer
 from theodolite.surveys.progress import EIGEN, Cost
 from theodolite.surveys.record import RecordBuilder
@@ -45,7 +45,9 @@ def measure_covariance(context: SurveyContext, record: RecordBuilder) -> None:
             record.row(layer, "covariance", "relative_misalignment", nothing, n=0, reason=why)
     fitting = [layer for layer in layers if reasons[layer.name] is None]
     bases = _shared_bases(context.options.seed)
-    for group in _groups(context, fitting):
+    free = context.plan.free_bytes
+    # Covariances that fit into memory together take one pass.
+    for group in grouped(fitting, lambda together: _bytes(context, *together) <= free):
         with context.step("covariance"):
             moments = _moments(context, group)
         for layer in group:
@@ -175,18 +177,6 @@ def _why_not(context: SurveyContext, layer: Layer) -> Reason | None:
     if all(span <= size for span, size in zip(spans, sizes, strict=True)):
         return None
     return reason(Note.NO_PATCH, spans=tuple(spans), sizes=tuple(sizes))
-
-
-def _groups(context: SurveyContext, layers: Sequence[Layer]) -> Iterator[list[Layer]]:
-    """Groups of layers whose covariances fit into memory together; each takes one pass."""
-    group: list[Layer] = []
-    for layer in layers:
-        if group and _bytes(context, *group, layer) > context.plan.free_bytes:
-            yield group
-            group = []
-        group = [*group, layer]
-    if group:
-        yield group
 
 
 def _moments(context: SurveyContext, group: Sequence[Layer]) -> dict[str, Moments | RowSample]:

@@ -24,7 +24,7 @@ from theodolite.engine import (
 from theodolite.errors import DomainError
 from theodolite.linalg import target_columns
 from theodolite.surveys.options import MONITOR_SIZES, SIZES, SurveyOptions
-from theodolite.surveys.targets import Targets, Task, in_turns
+from theodolite.surveys.targets import Targets, Task, in_turns, turns_of
 
 Unit = Literal["token", "sequence"]
 
@@ -145,7 +145,7 @@ class PositionTask:
         else:
             chosen = places[in_turns(keys, labels.flatten()[places], limit)]
         examples = chosen // self.labels.count
-        turns = _turns(examples)
+        turns = turns_of(examples)
         cap = max(8, -(-_SPREAD * limit // len(batch)))
         chosen, examples, turns = (part[turns < cap] for part in (chosen, examples, turns))
         width = int(turns.max()) + 1 if len(turns) else 1
@@ -157,16 +157,6 @@ class PositionTask:
             columns = target_columns(labels.flatten()[chosen], len(self.classes))
             targets = Targets(Task.CLASSES, labels.flatten()[chosen], columns)
         return Positions(self, index, examples * width + turns, targets)
-
-
-def _turns(examples: Int[Tensor, " m"]) -> Int[Tensor, " m"]:
-    """For each entry the number of earlier entries of the same example."""
-    order = examples.argsort(stable=True)
-    counts = examples.bincount()
-    starts = counts.cumsum(0) - counts
-    turns = torch.empty_like(examples)
-    turns[order] = torch.arange(len(examples)) - starts[examples[order]]
-    return turns
 
 
 @dataclass(frozen=True)
@@ -196,7 +186,7 @@ class Positions:
     def singles(self, batch: Batch, count: int) -> tuple[Batch, Targets]:
         """Examples with drawn positions, each with its first one, and the targets of these."""
         examples = self.order // self.index.shape[1]
-        firsts = (_turns(examples) == 0).nonzero().flatten()[:count]
+        firsts = (turns_of(examples) == 0).nonzero().flatten()[:count]
         places = self.index.flatten()[self.order[firsts]].unsqueeze(1)
         taken = batch.take(examples[firsts])
         return replace(taken, positions=places), self.targets.take(firsts)

@@ -50,12 +50,10 @@ class Schedule:
         except Exception:  # an example that the model refuses; the families give the reason
             return cls(context)
         if show is not None:
-            costs: dict[str, tuple[tuple[float, ...], float]] = {}
-            for stage, cost in _stage_costs(context).items():
-                costs[stage] = (
-                    tuple(speed.example * count for count in cost.passes),
-                    speed.product * cost.products,
-                )
+            costs = {
+                stage: (tuple(speed.example * n for n in c.passes), speed.product * c.products)
+                for stage, c in _stage_costs(context).items()
+            }
             context.progress = Progress(show, costs, len(context.layout.layers))
         return cls(context, None if seconds is None else TimeBudget(seconds, speed, begun))
 

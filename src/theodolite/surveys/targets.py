@@ -223,11 +223,18 @@ def in_turns(keys: Tensor, labels: Tensor | None, limit: int) -> Tensor:
     order = keys.argsort()
     if labels is not None:
         by_class = order[labels[order].argsort(stable=True)]
-        counts = labels.bincount()
-        starts = counts.cumsum(0) - counts
-        turns = torch.arange(len(labels)) - starts[labels[by_class]]
-        order = by_class[turns.argsort(stable=True)]
+        order = by_class[turns_of(labels[by_class]).argsort(stable=True)]
     return order[:limit]
+
+
+def turns_of(groups: Int[Tensor, " m"]) -> Int[Tensor, " m"]:
+    """For each entry the number of earlier entries of the same group."""
+    order = groups.argsort(stable=True)
+    counts = groups.bincount()
+    starts = counts.cumsum(0) - counts
+    turns = torch.empty_like(groups)
+    turns[order] = torch.arange(len(groups)) - starts[groups[order]]
+    return turns
 
 
 def single_loss(loss: Loss) -> Loss:
