@@ -5,8 +5,9 @@ with the same inner products as all rows. The factor has the singular values and
 whole stream.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, Literal
 
 import torch
@@ -58,11 +59,6 @@ class RowFactor:
     features: Float[Tensor, "r d"]
     targets: Float[Tensor, "r c"]
     resolved_above: float = 0.0
-
-    @classmethod
-    def of_triangle(cls, state: TriangularState, width: int) -> "RowFactor":
-        """The triangle of the rows itself, which resolves everything."""
-        return cls(*state.split(width))
 
     @classmethod
     def of_moments(cls, sums: Moments, width: int) -> "RowFactor":
@@ -196,7 +192,7 @@ class RepresentationAlignment(StreamingMetric[Sums]):
                 return total
         # The earlier sums resolve the threshold; this batch is added by QR.
         require_finite(features=features)
-        return _extended(self._triangle(seen, chunks[0]), chunks)
+        return reduce(TriangularState.extend, chunks, self._triangle(seen, chunks[0]))
 
     def compute(self) -> Float[Tensor, " t"]:
         """Values at the thresholds."""
@@ -239,7 +235,7 @@ class RepresentationAlignment(StreamingMetric[Sums]):
         width = self._width(seen)
         if isinstance(seen, Moments):
             return RowFactor.of_moments(seen, width)
-        return RowFactor.of_triangle(seen, width)
+        return RowFactor(*seen.split(width))  # the triangle itself, which resolves everything
 
     def _triangle(self, seen: Sums | None, like: Tensor) -> TriangularState:
         """The same statistics as a triangle."""
@@ -293,9 +289,3 @@ class RepresentationAlignment(StreamingMetric[Sums]):
 
 def _route(seen: Sums) -> Literal["gram", "qr"]:
     return "qr" if isinstance(seen, TriangularState) else "gram"
-
-
-def _extended(state: TriangularState, chunks: Iterable[Tensor]) -> TriangularState:
-    for rows in chunks:
-        state = state.extend(rows)
-    return state

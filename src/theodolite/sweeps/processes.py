@@ -75,7 +75,7 @@ def run_in_processes(
     """
     if workers == 1 or len(jobs) == 1:
         return _run_here(work, jobs, keep, report)
-    tally = _Tally(len(jobs), report)
+    tally = Tally(len(jobs), report)
     failures: dict[int, Failure] = {}
     waiting = list(range(len(jobs)))
     for _ in range(_ATTEMPTS):
@@ -215,7 +215,7 @@ class _ByValue:
         return pickle.loads, (pickle.dumps(self.value),)
 
 
-class _Tally:
+class Tally:
     """Adds up the finished shares of all jobs."""
 
     def __init__(self, jobs: int, report: Report) -> None:
@@ -223,12 +223,13 @@ class _Tally:
         self._report = report
 
     def __call__(self, index: int, share: float, text: str) -> None:
+        """Report the share of all jobs."""
         self._shares[index] = max(self._shares[index], share)
         self._report(sum(self._shares) / len(self._shares), text)
 
 
 @contextmanager
-def _listener(tally: _Tally) -> Iterator[Any]:
+def _listener(tally: Tally) -> Iterator[Any]:
     """A queue for the workers' reports, emptied by a thread until the block ends.
 
     The queue has its own process. A queue that workers share directly has a lock. A worker that is

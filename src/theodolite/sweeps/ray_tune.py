@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.errors import StudyError
-from theodolite.sweeps.processes import Failure, Keep, Report, Work
+from theodolite.sweeps.processes import Failure, Keep, Report, Tally, Work
 
 _RETRIES = 1  # retries of a trial whose worker died; a trial that raised is not tried again
 _PAUSE = 2.0  # seconds between two reports of a trial
@@ -129,8 +129,8 @@ class _Collector:
     """A thread that empties the inbox: it keeps outcomes and reports progress."""
 
     def __init__(self, inbox: Any, jobs: Sequence[Any], keep: Keep, report: Report) -> None:
-        self._inbox, self._jobs, self._keep, self._report = inbox, jobs, keep, report
-        self._shares = [0.0] * len(jobs)
+        self._inbox, self._jobs, self._keep = inbox, jobs, keep
+        self._tally = Tally(len(jobs), report)
         # Reason and kind of a failure, or None.
         self._outcomes: dict[int, tuple[str, type[BaseException] | None] | None] = {}
         self._error: Exception | None = None
@@ -170,8 +170,7 @@ class _Collector:
                 self._keep(self._jobs[index], content)
             if kind != "share":
                 self._outcomes[index] = None if kind == "done" else content
-            self._shares[index] = max(self._shares[index], share)
-            self._report(sum(self._shares) / len(self._shares), text)
+            self._tally(index, share, text)
 
 
 @contextmanager
