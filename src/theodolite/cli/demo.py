@@ -76,7 +76,7 @@ _SHOWN = ("true labels", "random labels")  # networks whose tables are printed
 _RANDOM_NOTE = """\
 Probes are fitted to random labels and judged on held-out examples with true labels. All layers
 share one draw of random labels, so all probes may be some points above or below chance. CKA to
-truth is CKA to the true labels. In fc4, too few filters distinguish alignment from chance."""
+truth is CKA to the true labels. Misalignment is undefined in fc4, which has too few filters."""
 
 
 def _print(story: "Story", folder: Path, seconds: float) -> None:
