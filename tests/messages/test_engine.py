@@ -15,7 +15,7 @@ from theodolite.engine import (
     tangent_alignments,
     tangent_kernels,
 )
-from theodolite.errors import CaptureError, DomainError, MemoryLimitError, ShapeError
+from theodolite.errors import CaptureError, DomainError, DtypeError, MemoryLimitError, ShapeError
 
 
 class FunctionalDropout(nn.Module):
@@ -183,3 +183,23 @@ def test_alignments_need_targets_that_match():
 def test_checks_are_of_three_kinds(call):
     with pytest.raises(DomainError, match="check: expected True, False or 'every', got 'all'"):
         call(nn.Linear(2, 2), torch.randn(4, 2), check="all")
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5, "8"])
+@pytest.mark.parametrize("call", [th.features, th.tangent_kernels, th.tangent_features])
+def test_batch_sizes_are_whole_numbers(call, size):
+    """A negative size was called an empty data set."""
+    with pytest.raises(DomainError, match="batch_size: expected an integer of at least 1, got"):
+        call(nn.Linear(3, 2), torch.ones(4, 3), batch_size=size)
+
+
+@pytest.mark.parametrize("call", [th.features, th.tangent_kernels, th.tangent_features])
+def test_batch_functions_are_functions(call):
+    with pytest.raises(DtypeError, match="batch_fn: expected a function, got 'tuple'"):
+        call(nn.Linear(3, 2), torch.ones(4, 3), batch_fn="tuple")
+
+
+@pytest.mark.parametrize("call", [th.tangent_kernels, th.tangent_features])
+def test_no_batch_is_named(call):
+    with pytest.raises(ShapeError, match="inputs: expected at least one batch, got none"):
+        call(nn.Linear(3, 2), [])

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, default_collate
 
+from theodolite.checks import require_count, require_function
 from theodolite.engine.calls import NestingError, leaves, map_leaves
 from theodolite.engine.state import trim_memory
 from theodolite.errors import DomainError, DtypeError, ShapeError
@@ -172,9 +173,13 @@ def iterate_batches(
 
     Raises:
         ShapeError: If a batch has no examples, or inputs and targets differ in number.
-        DomainError: If both the data and ``targets`` hold targets.
+        DomainError: If both the data and ``targets`` hold targets, or the batch size is below 1.
         DtypeError: If an item is of a kind that the model cannot be called with.
     """
+    if batch_size is not None:
+        require_count(1, batch_size=batch_size)
+    if batch_fn is not None:
+        require_function(batch_fn=batch_fn)
     left = examples
     for item in _items(data, batch_fn, examples):
         known = batch_fn is None or isinstance(item, Batch)

@@ -398,8 +398,14 @@ class BatchList:
 
     @classmethod
     def named(cls, model: nn.Module, data: Any, batches: list[Batch]) -> "BatchList":
-        """Name the columns of batches of these data as in the model; it does not run."""
-        if isinstance(data, Batch) or not batches:
+        """Name the columns of batches of these data as in the model; it does not run.
+
+        Raises:
+            ShapeError: If there is no batch.
+        """
+        if not batches:
+            raise ShapeError("inputs: expected at least one batch, got none; the data set is empty")
+        if isinstance(data, Batch):
             return cls(batches)
         by_name = _named(unwrap(model), batches[0])
         for note in by_name.notes.values():

@@ -29,7 +29,7 @@ from warnings import warn
 import torch
 from torch import Tensor
 
-from theodolite.checks import size_text
+from theodolite.checks import require_count, size_text
 from theodolite.engine.batches import spans
 from theodolite.engine.calls import Dense, Lookup, Outer, Structure
 from theodolite.engine.check import Check
@@ -257,6 +257,10 @@ class EngineOptions:
     memory_limit: int | None = None  # limit in bytes; None for nine tenths of the free memory
     batch_size: int | None = None  # examples per forward pass; None to choose
     check: Check = True  # whether to compare with plain autograd: some examples, none, or every one
+
+    def __post_init__(self) -> None:
+        if self.batch_size is not None:
+            require_count(1, batch_size=self.batch_size)
 
 
 @dataclass(frozen=True)
