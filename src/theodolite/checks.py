@@ -7,7 +7,6 @@ Arguments are passed by keyword, so that the message can use the caller's own na
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
-from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,6 @@ __all__ = [
     "require_labels",
     "require_nonempty",
     "require_nonnegative",
-    "require_path",
     "require_positive",
     "require_same_length",
     "require_same_shape",
@@ -91,15 +89,6 @@ def require_tensors(**values: Any) -> None:
             raise DtypeError(
                 f"{name}: expected a tensor, got {type(value).__name__}; "
                 "convert it with torch.as_tensor"
-            )
-
-
-def require_path(**values: Any) -> None:
-    """Check that each value is the path of a file or folder."""
-    for name, value in values.items():
-        if not isinstance(value, (str, PathLike)):
-            raise DtypeError(
-                f"{name}: expected a path as text or pathlib.Path, got {type(value).__name__}"
             )
 
 

@@ -229,7 +229,7 @@ OTHERS = {
     "source": (lambda: data.load_data(3), "source: expected a path as text or pathlib.Path"),
     "file": (lambda: data.load_npz(None), "path: expected a path as text or pathlib.Path"),
     "images": (lambda: data.load_image_folder(3), "path: expected a path as text or pathlib.Path"),
-    "record": (lambda: integrations.scalars(None), "record: expected Record, got None"),
+    "record": (lambda: integrations.scalars(None), "record: expected Record, got NoneType"),
     "run": (lambda: integrations.track(3), "run: expected a survey, a history or the folder"),
     "finding": (lambda: advice.worded(3), "finding: expected one of theodolite.advice"),
     "labels": (

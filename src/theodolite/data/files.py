@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from theodolite.checks import require_choice, require_count, require_finite_data, require_path
+from theodolite.checks import require_choice, require_count, require_finite_data
 from theodolite.data.dataset import Dataset, digits, disjoint_rows
 from theodolite.errors import DataError, TheodoliteError, UnknownNameError
 from theodolite.linalg import checks_classes
-from theodolite.records import listed
+from theodolite.records import listed, require_path
 
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
 

@@ -11,7 +11,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from theodolite.checks import require_kind, require_path
 from theodolite.errors import DtypeError
 from theodolite.records import FAMILIES, Record, Run, load_run
 
@@ -70,7 +69,8 @@ def scalars(record: Record) -> dict[str, float]:
         >>> scalars(Record({"rows": [row]}))
         {'kernel/cka_target/fc1': 0.5}
     """
-    require_kind(Record, record=record)
+    if not isinstance(record, Record):
+        raise DtypeError(f"record: expected Record, got {type(record).__name__}")
     return {
         _tag(row): float(row["value"])
         for row in record.contents["rows"]
@@ -153,8 +153,6 @@ def track(
                 f"{type(run).__name__}"
             )
         run = run.run
-    if report is not None:
-        require_path(report=report)
     for tracker in trackers:
         tracker.log_parameters(parameters(run.head))
         for step in run.steps:

@@ -7,11 +7,21 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from theodolite.errors import RecordError, WriteError
+from theodolite.errors import DtypeError, RecordError, WriteError
 
 if sys.platform != "win32":
     import fcntl
+
+
+def require_path(**values: Any) -> None:
+    """Check that each value is the path of a file or folder."""
+    for name, value in values.items():
+        if not isinstance(value, (str, os.PathLike)):
+            raise DtypeError(
+                f"{name}: expected a path as text or pathlib.Path, got {type(value).__name__}"
+            )
 
 
 def replace_file(path: str | os.PathLike[str], data: bytes) -> Path:
@@ -92,7 +102,7 @@ def _make(folder: Path) -> list[Path]:
     """Create a folder; return the folders that did not exist, the deepest first."""
     made: list[Path] = []
     try:
-        with _told(folder):
+        with _naming_the_folder(folder):
             made = [path for path in (folder, *folder.parents) if not path.exists()]
             folder.mkdir(parents=True, exist_ok=True)
     except BaseException:
@@ -108,7 +118,7 @@ def _remove_empty(folders: Iterable[Path]) -> None:
 
 
 @contextmanager
-def _told(folder: Path) -> Iterator[None]:
+def _naming_the_folder(folder: Path) -> Iterator[None]:
     """Convert an error of the system about a folder into an error of this library."""
     try:
         yield
@@ -199,7 +209,7 @@ def _lock(folder: Path) -> tuple[int, bool, list[Path]]:
     made: list[Path] = []
     while True:
         made += _make(folder)
-        with _told(folder):
+        with _naming_the_folder(folder):
             try:
                 descriptor = os.open(folder, os.O_RDONLY)
             except FileNotFoundError:  # the process that created it has failed and removed it

@@ -77,10 +77,8 @@ def plot(runs: Sequence[Run], name: str, *, step: int | None = None, theme: str 
         RecordError: If there are no runs, or one has no steps.
         UnknownNameError: If the records hold nothing of that name, or there is no such theme.
     """
-    from theodolite.checks import require_kind  # needs torch, which pages do without
     from theodolite.report._catalog import named_figure, plotly_figure
 
-    require_kind(str, name=name)
     _require_runs(runs)
     palette = _palette(theme)
     group = groups_of(runs, _MOST_STEPS)[0]

@@ -29,6 +29,7 @@ from theodolite.records import (
     latest_numbers,
     load_result,
     probed_examples,
+    require_path,
     require_transfer,
     save_run,
     unique_names,
@@ -39,6 +40,12 @@ if TYPE_CHECKING:
 
     from theodolite.report import LayerPairs
     from theodolite.surveys.transfer_results import Transfer
+
+
+def _require_text(**values: Any) -> None:
+    for name, value in values.items():
+        if not isinstance(value, str):
+            raise DtypeError(f"{name}: expected text, got {value!r}")
 
 
 class Shown(ABC):
@@ -77,6 +84,7 @@ class Shown(ABC):
         Raises:
             UnknownNameError: If nothing has this name, or there is no such theme.
         """
+        _require_text(name=name)
         from theodolite.report import plot
 
         return plot(self._shown(), name, step=step, theme=theme)
@@ -91,10 +99,8 @@ class Shown(ABC):
         Returns:
             The path of the page.
         """
-        from theodolite.checks import require_kind, require_path
-
         require_path(path=path)
-        require_kind(str, title=title)
+        _require_text(title=title)
         if not self.writes:
             return Path(path)
         from theodolite.report import write_html
@@ -347,11 +353,9 @@ def digest_line(*records: Record) -> str:
 
 def saved(run: Run, folder: str | os.PathLike[str], *, overwrite: bool) -> Path:
     """Write a run. If the folder holds a run already, write beside it and warn."""
-    from theodolite.checks import require_path  # needs torch, without which results load
-
     require_path(folder=folder)
     place = save_run(run, folder, overwrite=overwrite).parent
-    _tell_place(place, folder)
+    _warn_of_other_folder(place, folder)
     return place
 
 
@@ -361,17 +365,15 @@ def unused_folder(folder: str | os.PathLike[str], *, overwrite: bool = False) ->
     Raises:
         RecordError: If the path is a file.
     """
-    from theodolite.checks import require_path
-
     require_path(folder=folder)
     if is_there(Path(folder)) and Path(folder).is_file():
         raise RecordError(f"{folder}: expected a folder, got a file; name another place")
     place = free_folder(folder, overwrite=overwrite)
-    _tell_place(place, folder)
+    _warn_of_other_folder(place, folder)
     return place
 
 
-def _tell_place(place: Path, wanted: str | os.PathLike[str]) -> None:
+def _warn_of_other_folder(place: Path, wanted: str | os.PathLike[str]) -> None:
     if place != Path(wanted):
         warn(f"{wanted} holds a run already: this one is written to {place}", stacklevel=4)
 
@@ -400,11 +402,9 @@ def load(
         >>> load(folder).layers
         ['layer']
     """
-    from theodolite.checks import require_count, require_path
-
     require_path(folder=folder)
-    if max_bytes is not None:
-        require_count(1, max_bytes=max_bytes)
+    if max_bytes is not None and (not isinstance(max_bytes, int) or max_bytes < 1):
+        raise DomainError(f"max_bytes: expected an integer of at least 1, got {max_bytes!r}")
     found = load_result(folder, max_bytes=max_bytes)
     if isinstance(found, Run):
         return History(found) if found.is_history else Survey(found.head)

@@ -30,7 +30,6 @@ from theodolite.checks import (
     require_count,
     require_function,
     require_kind,
-    require_path,
     require_positive,
     size_in_bytes,
     size_text,
@@ -59,7 +58,14 @@ from theodolite.errors import (
 )
 from theodolite.linalg import LeaveOneOut, regression_targets
 from theodolite.measures import representation
-from theodolite.records import Note, Record, load_record, require_transfer_model, save_record
+from theodolite.records import (
+    Note,
+    Record,
+    load_record,
+    require_path,
+    require_transfer_model,
+    save_record,
+)
 from theodolite.surveys.heads import Body, pretrained_body
 from theodolite.surveys.layers import Footprint, Layer, survey_layers
 from theodolite.surveys.options import SurveyOptions
@@ -179,11 +185,12 @@ def transfer(
 
     Nothing is trained, and no held-out data are needed. No model may have been trained on these
     labels. Otherwise its forecast would be far too high. Models are ranked by the leave-one-out
-    error of a regression with their exact tangent kernel and a new head, each weighted by half. If
-    there are more labels than the kernel was measured on, the features of all layers replace it.
-    Their error on all labels is then multiplied by a ratio on the kernel's examples: the error of
-    the kernel over theirs. Models whose errors do not differ significantly are a tie. Layers are
-    compared by linear probes.
+    error of a kernel regression. Its kernel is the mean of two, scaled alike: that of the features
+    before the head, and the exact tangent kernel below a new head. If there are more labels than
+    the tangent kernel was measured on, the features of all layers replace it. Their error on all
+    labels is then multiplied by a ratio on the examples of the tangent kernel: its error over
+    theirs. Models whose errors do not differ significantly are a tie. Layers are compared by linear
+    probes.
 
     Args:
         models: one model, a list, or a mapping from names. A model is a module, a callable that
@@ -560,7 +567,7 @@ def _measured(
             | {"read_at": layer.read_at, **_probe(rows[layer.name], answers)}
             for layer in shown
         ]
-        if shown and not _same(rows[shown[-1].name], outputs):
+        if shown and not _are_equal(rows[shown[-1].name], outputs):
             where = {"name": "outputs" if body.head is None else "input of the head"}
             where |= {"type": "", "read_at": ""}
             layers.append(where | _probe(outputs, answers))
@@ -747,7 +754,7 @@ def _answers(probe: Probe, device: torch.device) -> Tensor:
     return columns.to(device) if labels is None else labels.to(device)
 
 
-def _same(rows: Tensor, others: Tensor) -> bool:
+def _are_equal(rows: Tensor, others: Tensor) -> bool:
     if rows.shape != others.shape:
         return False
     return torch.allclose(rows.double(), others.double(), rtol=100 * torch.finfo(others.dtype).eps)
