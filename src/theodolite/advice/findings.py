@@ -99,7 +99,7 @@ class CarryOver:
             part of the fall of the training loss that carries over, since the first measurement.
         shift: accuracy of a linear probe that separates held-out from training inputs; None if it
             is at chance (one half).
-        left_out: number of held-out examples that cannot judge: copies, or of new classes.
+        left_out: number of held-out examples that are not used: copies, or of new classes.
     """
 
     train: Measured | None
@@ -158,7 +158,7 @@ def carry_over(
         held_out: measured on held-out examples.
         shift: accuracy of a linear probe that separates held-out from training inputs, if it is
             above chance.
-        left_out: number of held-out examples that cannot judge.
+        left_out: number of held-out examples that are not used.
 
     Returns:
         The share of the fit that carries over, with its interval and verdict.

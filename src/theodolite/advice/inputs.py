@@ -85,7 +85,7 @@ class FitEvidence:
 
 
 def judge_inputs(evidence: FitEvidence) -> InputFinding:
-    """What the inputs predict of a classifier's fit, by the rule of the calibration.
+    """What the raw inputs predict of a classifier's fit, by a rule calibrated on known networks.
 
     Args:
         evidence: accuracies of the network, and of predictions from the raw inputs.

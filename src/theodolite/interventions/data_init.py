@@ -72,8 +72,8 @@ def covariance_init_(
         The model.
 
     Raises:
-        DomainError: If a layer is not linear or convolutional, does not run, or a covariance or a
-            norm is zero or not that of a covariance.
+        DomainError: If a layer is not linear or convolutional, or does not run. Or if a matrix is
+            no covariance, or weights have norm zero.
         ShapeError: If a covariance does not fit its layer, or there are too few eigenvectors.
 
     Examples:

@@ -34,7 +34,7 @@ class LeaveOneOut:
     """Leave-one-out predictions of a regression, with their error and accuracy.
 
     Args:
-        error: squared error; 1 is that of the mean of the others.
+        error: squared error; 1 is the error of predicting the mean of the other targets.
         error_interval: its 95 % interval, from the spread over examples.
         accuracy: share of right class labels; nan for regression.
         accuracy_interval: Wilson's 95 % interval of it.

@@ -1,10 +1,10 @@
 """Forecasts of fine-tuning from regressions that leave one example out.
 
 Two kernels describe what a model can learn from: the features that its head receives, and the exact
-tangent kernel of all trainable parameters below a new head. Each has half of the weight. If there
-are more labels than the tangent kernel can be measured on, the features of all layers replace it.
-Their error with all labels is then multiplied by a ratio on the kernel's examples: the error of the
-kernel over theirs. benchmarks/transfer has the alternatives that were tried.
+tangent kernel of all trainable parameters below a new head. The regression uses their mean. If
+there are more labels than the tangent kernel can be measured on, the features of all layers replace
+it. Their error with all labels is then multiplied by a ratio on the examples of the tangent kernel:
+its error over theirs. benchmarks/transfer has the alternatives that were tried.
 """
 
 from collections.abc import Iterable, Sequence

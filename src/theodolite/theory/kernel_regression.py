@@ -68,7 +68,7 @@ def linear_probe(
 
     Raises:
         ShapeError: If the numbers of examples differ.
-        DomainError: If the ridge is negative or anything is not finite.
+        DomainError: If the ridge is negative or an entry is not finite.
 
     Examples:
         >>> linear_probe(torch.tensor([[1.0], [2.0]]), torch.tensor([[2.0], [4.0]]))

@@ -143,7 +143,7 @@ def learning_curve(
 
     Raises:
         ShapeError: If lengths differ, or there are fewer than 20 examples.
-        DomainError: If something is not finite, or all targets are equal.
+        DomainError: If an entry is not finite, or all targets are equal.
 
     Examples:
         >>> x = torch.randn(200, 5, generator=torch.Generator().manual_seed(0))

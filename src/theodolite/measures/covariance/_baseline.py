@@ -137,8 +137,8 @@ def relative_misalignment(
     Args:
         data_covariance: :math:`A`, symmetric.
         weight_covariance: :math:`B`, positive definite, or a stack.
-        bases: :math:`Q_j`, e.g. from :func:`random_bases`; of size ``subspace`` where given. Reuse
-            them over training steps.
+        bases: :math:`Q_j`, e.g. from :func:`random_bases`, with ``subspace`` dimensions if that is
+            given. Reuse them over training steps.
         subspace: compress both to so many leading eigenvectors of :math:`A` first.
 
     Returns:

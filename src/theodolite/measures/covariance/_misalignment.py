@@ -91,7 +91,7 @@ def misalignment_floor(
         centered: whether the covariance has its mean removed.
 
     Returns:
-        A scalar: a 0-d tensor, or a 0-d array for NumPy input.
+        A scalar tensor in float64; ``inf`` if there are too few filters.
 
     Raises:
         DomainError: If a count is below 1.

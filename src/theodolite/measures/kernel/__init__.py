@@ -1,9 +1,8 @@
 """Kernel alignment: angles between the kernels of layers, inputs and targets, and their spectra.
 
-``alignment`` has CKA, KTA and HSIC of kernels as matrices. ``_from_features`` has the same from
-features, CKA to labels (``target_cka``), and CKA of many layers at once.
-``spectrum`` has the modes of a kernel and the share of a target that they explain. ``_regression``
-has kernel regression.
+CKA, KTA and HSIC take kernels as matrices; ``linear_cka``, ``linear_kta`` and ``linear_hsic`` take
+features. ``target_cka`` is CKA to labels, and ``cka_matrix`` compares many layers at once. Spectra
+give the modes of a kernel and the share of a target that they explain.
 """
 
 from theodolite.linalg import LeaveOneOut

@@ -54,7 +54,7 @@ def leave_one_out_regression(
 
     Raises:
         ShapeError: If lengths differ or there are fewer than two examples.
-        DomainError: If the kernel is not symmetric, or something not finite.
+        DomainError: If the kernel is not symmetric, or an entry is not finite.
 
     Examples:
         >>> x = torch.tensor([[0.0], [0.1], [0.2], [5.0], [5.1], [5.2]])

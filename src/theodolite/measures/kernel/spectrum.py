@@ -206,7 +206,7 @@ def participation_ratio(gram: Float[Tensor, "n n"], center: bool = False) -> Flo
 
     Args:
         gram: :math:`K`, symmetric.
-        center: take the centred kernel :math:`HKH`.
+        center: centre the kernel first: :math:`HKH`.
 
     Returns:
         A scalar: a 0-d tensor, or a 0-d array for NumPy input.

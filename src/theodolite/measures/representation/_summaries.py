@@ -131,9 +131,9 @@ def top_share(
 
     .. math:: \sum_{i \le k} (u_i^\top y)^2 \,/\, \|y\|^2
 
-    Equal singular values form a group (zeros too). If the cut divides a group, it counts in
-    proportion to the number of its directions inside. Any other choice would depend on the basis
-    inside the group.
+    Equal singular values form a group (zeros too). If the cut divides a group, the group
+    counts in proportion to the number of its directions inside. Any other choice would depend on
+    the basis inside the group.
 
     Range: [0, 1].
     Invariant to: joint permutation of the examples; rotation and positive scaling of the features;

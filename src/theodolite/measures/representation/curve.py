@@ -128,7 +128,7 @@ def representation_alignment(
     If it is high at large thresholds, gradient descent on a linear probe is fast and needs small
     weights. Several target columns are added up. At threshold 0 all n directions count, and the sum
     is the squared norm of the targets. A group of equal singular values counts as a whole. If a
-    threshold may coincide with one of them, lower it by the rounding.
+    threshold may equal a singular value, lower it slightly, so that rounding does not decide.
 
     Range: [0, :math:`\|y\|^2`].
     Invariant to: joint permutation or rotation of the examples; rotation of the features; appended
