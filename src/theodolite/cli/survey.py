@@ -193,7 +193,7 @@ def survey(  # one parameter per option is how typer reads a command
         "seed": seed,
         **keyword_arguments("--option", option or ()),
     }
-    folder = output or Path("runs") / f"{_word(model)}-{_word(data)}"
+    folder = output or Path("runs") / f"{_folder_name(model)}-{_folder_name(data)}"
     require_writable(folder)
     folder = free_folder(folder, overwrite=overwrite)
     origin = DataSource(data, split, scale, flatten, as_is, seed)
@@ -212,7 +212,7 @@ def survey(  # one parameter per option is how typer reads a command
         require_fit(network, given, readout)  # unlike the survey's error, this one names options
         options |= {
             "device": place,
-            "name": name or f"{_word(model)} on {given.name}",
+            "name": name or f"{_folder_name(model)} on {given.name}",
             "split": given.split,
         }
         options |= {"classes": given.classes or None}
@@ -249,7 +249,7 @@ def _sizes(limit: int, usual: Any) -> dict[str, int]:
     }
 
 
-def _word(text: str) -> str:
+def _folder_name(text: str) -> str:
     """The part of an argument that becomes the name of a folder."""
     stem = Path(text).stem if ":" not in text else text.rpartition(":")[2]
     kept = "".join(c if c.isalnum() or c in "-_." else "-" for c in stem)

@@ -44,7 +44,7 @@ class OneSentenceErrors(typer.core.TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            _say("stopped; finished files are kept")
+            _write_error("stopped; finished files are kept")
             raise typer.Exit(INTERRUPTED) from None
         except Exception as error:
             if ctx.params.get("_traceback") or _known_to_typer(error):
@@ -62,9 +62,9 @@ def _known_to_typer(error: Exception) -> bool:
 def _fail(error: Exception) -> NoReturn:
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, (TheodoliteError, OSError)):
-        _say(f"error: {text}", fg=typer.colors.RED)
+        _write_error(f"error: {text}", fg=typer.colors.RED)
         raise typer.Exit(USER) from error
-    _say(
+    _write_error(
         f"internal error: {type(error).__name__}: {text}; run 'theodolite --traceback ...' to see "
         "where, and report it",
         fg=typer.colors.RED,
@@ -72,7 +72,7 @@ def _fail(error: Exception) -> NoReturn:
     raise typer.Exit(INTERNAL) from error
 
 
-def _say(text: str, fg: str | None = None) -> None:
+def _write_error(text: str, fg: str | None = None) -> None:
     """Write to standard error; a closed log or a full disk does not end the command."""
     with suppress(OSError, ValueError):
         typer.secho(text, fg=fg, err=True)
@@ -127,7 +127,7 @@ class Files:
     def print_problem(self) -> None:
         """Print the problem on standard error, after the numbers."""
         if self.problem:
-            _say(f"error: {self.problem}", fg=typer.colors.RED)
+            _write_error(f"error: {self.problem}", fg=typer.colors.RED)
 
     def require_written(self) -> None:
         """End with exit code 2 if something could not be written."""
@@ -157,7 +157,7 @@ def _line_per_text() -> Show:
     def show(_fraction: float, text: str) -> None:
         if text not in printed:
             printed.add(text)
-            _say(text)
+            _write_error(text)
 
     return show
 
@@ -212,7 +212,7 @@ def fail_on(conditions: Sequence[str], answers: Sequence[Answer]) -> None:
             if task is not None:
                 word = task.finding if name == "memorising" else "undecided"
                 found = f'the first answer is "{word}"'
-            _say(f"--fail-on {name}: {found}", fg=typer.colors.RED)
+            _write_error(f"--fail-on {name}: {found}", fg=typer.colors.RED)
             raise typer.Exit(CONDITION)
 
 

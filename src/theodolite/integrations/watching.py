@@ -76,7 +76,7 @@ class Watch:
 
     def step(self, step: int) -> dict[str, float]:
         """The numbers of this step; empty if it is not due or was measured before."""
-        if self.monitor is None or step == self._latest:  # accumulating gradients
+        if self.monitor is None or step == self._latest:  # called again while gradients accumulate
             return {}
         self._latest = step
         survey = self.monitor.step(step)

@@ -204,7 +204,7 @@ def projections_from_kernel(
     """
     values, vectors = symmetric_eigen(kernel)
     noise = eps_of(kernel) if eps is None else eps
-    kept, limit = _resolved(values, (len(kernel), width), noise, _live(kernel))
+    kept, limit = _resolved(values, (len(kernel), width), noise, _nonzero_rows(kernel))
     left, y = vectors[:, kept], double(targets)
     coefficients = left.mT @ y
     residual = (y - left @ coefficients).square().sum(0)
@@ -245,7 +245,7 @@ def projections_from_gram(
     """
     values, vectors = symmetric_eigen(gram)
     noise = eps_of(gram, cross) if eps is None else eps
-    kept, limit = _resolved(values, (count, len(gram)), noise, min(count, _live(gram)))
+    kept, limit = _resolved(values, (count, len(gram)), noise, min(count, _nonzero_rows(gram)))
     sigma = values[kept].sqrt()
     coefficients = vectors[:, kept].mT @ double(cross) / sigma.unsqueeze(1)
     residual = (double(energy) - coefficients.square().sum(0)).clamp(min=0)
@@ -258,7 +258,7 @@ def gram_limit(eigenvalues: Float[Tensor, " d"]) -> Float[Tensor, ""]:
     return share * eigenvalues.max().clamp(min=0).sqrt()
 
 
-def _live(gram: Tensor) -> int:
+def _nonzero_rows(gram: Tensor) -> int:
     """Number of nonzero rows or columns of the features, an upper bound of the rank."""
     return int((gram.diagonal() != 0).sum())
 

@@ -143,11 +143,11 @@ class Trace:
             row = moment.row(family, measure, layer) or {}
             other = {"value": 0.0, "error": 0.0} if base is None else base.row(
                 family, measure, layer) or {}  # fmt: skip
-            value = _less(row.get("value"), other.get("value"))
+            value = _difference(row.get("value"), other.get("value"))
             low, high = chance.get(round(x, 5), (math.nan, math.nan))
             state["y"].append(value)
             state["text"].append(shown_as(measure, value, signed=base is not None))
-            state["error"].append(_joint(row.get("error"), other.get("error")))
+            state["error"].append(_joint_error(row.get("error"), other.get("error")))
             middle, half = (low + high) / 2, (high - low) / 2 / CHANCE
             near = 0.0 if abs(middle) <= half else middle
             state["chance"].append(shown_as(measure, near) if finite(middle) else "")
@@ -196,11 +196,11 @@ def token(color: str) -> str:
     return next(name for name, value in LIGHT.items() if value == color)
 
 
-def _less(value: Any, other: Any) -> float:
+def _difference(value: Any, other: Any) -> float:
     return float(value) - float(other) if finite(value) and finite(other) else math.nan
 
 
-def _joint(error: Any, other: Any) -> float:
+def _joint_error(error: Any, other: Any) -> float:
     return math.hypot(error, other) if finite(error) and finite(other) else math.nan
 
 

@@ -126,14 +126,14 @@ def kernel_maps(group: Group, name: str, words: Words) -> Figure | None:
     """Kernels between examples in class order, at the last step; equal kernels are left out."""
     telling = [
         layer for layer in group.layers_with_curve("tangent", name)
-        if any(_tells(run.with_curves_at(None), name, layer) for run in group.runs)
+        if any(_varies(run.with_curves_at(None), name, layer) for run in group.runs)
     ]  # fmt: skip
     layers = [telling[i] for i in spaced(len(telling), _MOST_KERNELS)]
     panels = [
         _kernel_panel(group, run, layer, name)
         for run in group.runs
         for layer in layers
-        if _tells(run.with_curves_at(None), name, layer)
+        if _varies(run.with_curves_at(None), name, layer)
     ]
     if not panels:
         return None
@@ -163,7 +163,7 @@ def _pair_map(
     table = _Table(found.values.to_numpy(dtype=float).tolist(), (), rows, columns)
     numbers = table.numbers()
     numbers["meta"].pop("source")  # of two models together: no record holds them
-    series = Series(_look(table, "kernel", (0.0, 1.0), title), lambda _: numbers)
+    series = Series(_heatmap(table, "kernel", (0.0, 1.0), title), lambda _: numbers)
     layout = _map_layout(table, f"layers of {plotly_text(short(names[1]))}")
     layout["yaxis"]["title"] = {"text": f"layers of {plotly_text(short(names[0]))}"}
     panel = Panel("", (series,), layout, height=max(_PAIRS_HEIGHT, _height(rows)))
@@ -172,7 +172,7 @@ def _pair_map(
     return Figure(f"pairs-{key}", words, (panel,), roomy=True, finding=lambda _: text)
 
 
-def _tells(moment: Moment, name: str, layer: str) -> bool:
+def _varies(moment: Moment, name: str, layer: str) -> bool:
     """Whether the numbers of a kernel differ; otherwise its map is a solid square."""
     found = moment.array("tangent", name, layer, "matrix")
     if found is None:
@@ -200,7 +200,7 @@ def _step_panel(group: Group, run: RunView, table: _Table, family: str, limits: 
     numbers = table.numbers()
     columns = [int(text) for text in table.columns]
     cursor = [max(0, sum(column <= step for column in columns) - 1) for step in group.steps]
-    series = Series(_look(table, family, limits, title), lambda _: numbers)
+    series = Series(_heatmap(table, family, limits, title), lambda _: numbers)
     layout = _map_layout(table, "training step")
     return Panel(title, (series,), layout, cursor=cursor, height=_height(table.rows))
 
@@ -224,7 +224,7 @@ def _class_panel(
         return _class_table(moment, name, layers).numbers()
 
     title = plain(run.name) if len(group.runs) > 1 else ""
-    look = _look(table, "gradient", limits, name)
+    look = _heatmap(table, "gradient", limits, name)
     series = Series(look, by_moment(run.with_curves_at, numbers))
     return Panel(title, (series,), _map_layout(table, "class"), height=_height(layers))
 
@@ -238,7 +238,7 @@ def _kernel_panel(group: Group, run: RunView, layer: str, name: str) -> Panel:
     where = {"run": moment.run, "step": moment.position}
     table = _Table(values, [where | {"path": ["arrays", key, i, kept]} for i in kept])
     numbers = table.numbers()
-    look = _look(table, "tangent", _limits([v for row in values for v in row]), layer)
+    look = _heatmap(table, "tangent", _limits([v for row in values for v in row]), layer)
     classes = moment.array("tangent", name, layer, "classes")
     ticks = {"showgrid": False} | (_class_ticks(moment, classes[1][kept]) if classes else {})
     layout = axes(
@@ -250,7 +250,7 @@ def _kernel_panel(group: Group, run: RunView, layer: str, name: str) -> Panel:
     return Panel(title, (Series(look, lambda _: numbers),), layout, height=250)
 
 
-def _look(table: _Table, family: str, limits: Limits, name: str) -> Any:
+def _heatmap(table: _Table, family: str, limits: Limits, name: str) -> Any:
     """A map of numbers; limits are (0 or -m, m)."""
     low, high = limits
     pale = LIGHT[f"{family}-pale"]

@@ -28,8 +28,11 @@ from theodolite.surveys.record import RecordBuilder
 from theodolite.surveys.targets import Targets, Task
 
 _FEWEST, _MOST = 20, 512  # examples of each side, and of both, for a probe that separates them
-_RESAMPLED = 0.03  # of the examples: by so much the share of a class differs from the data's
-_UNEQUAL = 1 / 3  # of what lies beyond guessing one of equal classes, guessing the largest gives
+# Accuracy is averaged over classes if always guessing the largest class gains this share of what
+# lies between guessing one of equal classes and 100 %, or if the share of a class differs by more
+# than _RESAMPLED from its share of all the data.
+_UNEQUAL = 1 / 3
+_RESAMPLED = 0.03
 
 
 def measure_loss(context: SurveyContext, record: RecordBuilder) -> None:

@@ -96,7 +96,7 @@ def _called(target: Any, source: ModelSource) -> Any:
         ) from error
     except ValueError:  # some callables have no signature
         pass
-    with _blamed(source.word, "could not be built"):
+    with _as_one_sentence(source.word, "could not be built"):
         return target(**source.arguments)
 
 
@@ -111,7 +111,7 @@ def _module(kind: str) -> ModuleType:
         raise DomainError(
             f"MODEL: expected {_FORMS}; there is no module {kind!r} (looked in this folder too)"
         )
-    with _blamed(kind, "could not be imported"):
+    with _as_one_sentence(kind, "could not be imported"):
         return importlib.import_module(kind)
 
 
@@ -129,7 +129,7 @@ def _file_module(path: Path) -> ModuleType:
         True,
     )  # nothing is written beside the user's file
     try:
-        with _blamed(str(path), "could not be imported"):
+        with _as_one_sentence(str(path), "could not be imported"):
             specification.loader.exec_module(module)
     finally:
         sys.dont_write_bytecode = written
@@ -147,14 +147,14 @@ def _model_names(module: ModuleType) -> list[str]:
 def _timm(name: str, source: ModelSource) -> Any:
     timm = _extra("timm", "vision")
     options = {"pretrained": source.checkpoint is None, **source.arguments}
-    with _blamed(source.word, "timm could not build it"):
+    with _as_one_sentence(source.word, "timm could not build it"):
         return timm.create_model(name, **options)
 
 
 def _hugging_face(name: str, source: ModelSource) -> Any:
     """A model of the class that its configuration names, e.g. for image classification."""
     transformers = _extra("transformers", "hf")
-    with _blamed(source.word, "transformers could not load it"):
+    with _as_one_sentence(source.word, "transformers could not load it"):
         config = transformers.AutoConfig.from_pretrained(name, **source.arguments)
         known = getattr(transformers, (config.architectures or ["AutoModel"])[0], None)
         factory = transformers.AutoModel if known is None else known
@@ -194,7 +194,7 @@ def _import_path(kind: str) -> Iterator[None]:
 
 
 @contextmanager
-def _blamed(what: str, problem: str) -> Iterator[None]:
+def _as_one_sentence(what: str, problem: str) -> Iterator[None]:
     """Convert an error of other code into one sentence that names the place."""
     try:
         yield

@@ -259,8 +259,8 @@ class SurveyOptions:
         """Number of examples that all families together need; None for all."""
         named = [f for f in self.families if f != "covariance" or self.sizes[f] is not None]
         wanted = [self.sizes[family] for family in named]
-        if self.seconds is not None and not wanted:  # covariances alone
-            wanted.append(SIZES["representation"])  # where the time ends before the data do
+        if self.seconds is not None and not wanted:  # covariances alone use all data in the time
+            wanted.append(SIZES["representation"])
         if "gradient" in self.families:
             wanted += [self.sizes["pairs"] or 0]
         numbers = [size for size in wanted if size is not None]

@@ -83,7 +83,7 @@ def _layer_rows(
     record.row(layer, "representation", "top_share", estimate, n=n)
     if not context.plan.curves:
         return
-    found = _alone(every, every.coefficients[..., 0], every.residual[..., 0])
+    found = _single_set(every, every.coefficients[..., 0], every.residual[..., 0])
     record.row(layer, "representation", "predicted_steps", Estimate(_steps(found)), n=n)
     _curves(record, layer, found, _mean(every) if len(sets) > 1 else None)
 
@@ -110,10 +110,12 @@ def _projections(features: LayerFeatures, columns: Float[Tensor, "m n c"]) -> La
 def _mean(every: LabelProjections) -> LabelProjections:
     """Projections in which every direction has its mean mass over permutations."""
     coefficients = every.mass.sum(1)[:, 1:].mean(1).sqrt().unsqueeze(1)
-    return _alone(every, coefficients, every.residual.sum(0)[1:].mean().reshape(1))
+    return _single_set(every, coefficients, every.residual.sum(0)[1:].mean().reshape(1))
 
 
-def _alone(every: LabelProjections, coefficients: Tensor, residual: Tensor) -> LabelProjections:
+def _single_set(
+    every: LabelProjections, coefficients: Tensor, residual: Tensor
+) -> LabelProjections:
     """One set of targets, on the CPU, because many small steps follow."""
     values = every.singular_values.cpu()
     return replace(

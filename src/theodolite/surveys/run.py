@@ -335,7 +335,7 @@ def _measure_part(
     context: SurveyContext, schedule: Schedule, part: Part, why: Reason | None
 ) -> None:
     family, record, known = part.family, context.record, len(context.record.rows)
-    why = why or schedule.plan_part(part) or _taken(context, schedule, part)
+    why = why or schedule.plan_part(part) or _measured_part(context, schedule, part)
     row = part.row
     if context.given is not None and family == "gradient":  # survey_features: headline only
         row = row or "omega_contrast"
@@ -346,7 +346,7 @@ def _measure_part(
     _report(context, part, record.rows[known:], why)
 
 
-def _taken(context: SurveyContext, schedule: Schedule, part: Part) -> Reason | None:
+def _measured_part(context: SurveyContext, schedule: Schedule, part: Part) -> Reason | None:
     """Measure a part. If it may take longer than expected, first try it on few examples."""
     if schedule.wants_trial(part):
         planned, trial = context.plan, RecordBuilder(context.plan.curves)

@@ -144,7 +144,7 @@ def identity(source: Any) -> str:
     if isinstance(source, FunctionType):
         cells = [cell.cell_contents for cell in source.__closure__ or () if _is_filled(cell)]
         held = [*cells, *(source.__defaults__ or ()), *(source.__kwdefaults__ or {}).values()]
-        parts = repr([_instructions(source.__code__), *map(_held, held)])
+        parts = repr([_instructions(source.__code__), *map(_constants, held)])
         return f"{own_name(source)} {hashlib.sha256(parts.encode()).hexdigest()}"
     return repr(source) if is_dataclass(source) else own_name(source)
 
@@ -157,14 +157,14 @@ def _instructions(code: CodeType) -> list[Any]:
     return [code.co_code, code.co_names, constants]
 
 
-def _held(value: Any) -> str:
+def _constants(value: Any) -> str:
     """The constant values that a function keeps beside its instructions."""
     if isinstance(value, Tensor):
         return probe_digest(Batch((value,))) if _is_plain(value) else "tensor"
     if value is None or isinstance(value, (bool, int, float, complex, bytes)):
         return repr(value)
     if isinstance(value, tuple):
-        return f"({', '.join(map(_held, value))})"
+        return f"({', '.join(map(_constants, value))})"
     # A called function may call this one in turn, so only its instructions count.
     is_function = isinstance(value, FunctionType)
     return repr(_instructions(value.__code__)) if is_function else identity(value)

@@ -121,7 +121,7 @@ def _run_once(
     others = set(multiprocessing.active_children())
     with ProcessPoolExecutor(workers, context, _start_worker, (channel,)) as pool:
         try:
-            with _deaf_to_interrupts():
+            with _ignoring_interrupts():
                 sent: Any = _ByValue(work)
                 futures = {pool.submit(_work, sent, _ByValue(jobs[i]), i): i for i in waiting}
             lost, pending = [], set(futures)
@@ -145,7 +145,7 @@ def _run_once(
 
 
 @contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
+def _ignoring_interrupts() -> Iterator[None]:
     """Start processes that ignore Ctrl-C; the main process gets it and ends them."""
     if not hasattr(signal, "pthread_sigmask"):  # on Windows
         yield
@@ -237,7 +237,7 @@ def _listener(tally: Tally) -> Iterator[Any]:
     """
     # A port of this machine, not a socket in the folder of temporary files: see ``_ByValue``.
     manager = SyncManager(("127.0.0.1", 0), ctx=multiprocessing.get_context("spawn"))
-    with _deaf_to_interrupts():
+    with _ignoring_interrupts():
         manager.start(_end_with_parent)
     with manager:
         channel = manager.Queue()

@@ -95,7 +95,7 @@ def stacked_eigenvalues(matrices: Tensor) -> Tensor:
         return symmetric_eigenvalues(matrices)
     try:
         return torch.linalg.eigvalsh(matrices).flip(-1)
-    except RuntimeError:  # one matrix of the stack did not converge: its fall-backs find out which
+    except RuntimeError:  # a matrix did not converge: one by one, with fall-backs
         pass
     size = matrices.shape[-1]
     rows = [symmetric_eigenvalues(matrix) for matrix in matrices.reshape(-1, size, size)]

@@ -166,7 +166,7 @@ def _rescaling(vectors: Tensor, per_row: bool) -> Tensor:
     sizes = double(vectors.detach().abs().amax(1, keepdim=True))
     peaks = sizes if per_row else sizes.max().expand_as(sizes)
     exponents = torch.where(peaks > 0, torch.log2(peaks).floor(), torch.zeros_like(peaks))
-    limit = 120.0 if vectors.dtype == torch.float32 else 1000.0  # the factor must exist too
+    limit = 120.0 if vectors.dtype == torch.float32 else 1000.0  # larger powers of two overflow
     return torch.exp2(-exponents.clamp(-limit, limit)).to(vectors.dtype)
 
 

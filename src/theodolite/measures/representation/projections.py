@@ -246,7 +246,7 @@ RouteChoice = Literal["auto", "svd", "gram", "dual", "qr"]
 ROUTES = ("auto", "svd", "gram", "dual", "qr")
 _SMALL = 2**16  # entries of features: below, the accurate route costs next to nothing
 _SVD_BELOW = 2**20  # entries: above, tall features are triangularised chunk by chunk first
-_SMALLEST_TRACE = 1e-280  # squares of such features have begun to vanish
+_SMALLEST_TRACE = 1e-280  # below it squares of features underflow
 
 
 class Filter(NamedTuple):
@@ -384,7 +384,7 @@ def project(
         found = _by_gram(rows, values, route)
         if found is not None:
             unit = found.singular_values.amax() if relative and len(found.singular_values) else 1
-            if not auto or _trusted(found, float((smallest or 0.0) * unit), eps_of(features)):
+            if not auto or _resolves(found, float((smallest or 0.0) * unit), eps_of(features)):
                 return found
     require_finite(features=rows)
     tall = rows.shape[0] > rows.shape[1] and rows.numel() > _SVD_BELOW
@@ -393,7 +393,7 @@ def project(
     return svd_projections(rows, values.columns)
 
 
-def _trusted(found: LabelProjections, level: float, eps: float) -> bool:
+def _resolves(found: LabelProjections, level: float, eps: float) -> bool:
     """Whether a Gram matrix resolves all thresholds from a level on, as far as the data do."""
     if found.resolved_above > level:
         return False
@@ -425,5 +425,5 @@ def _usable(gram: Tensor, features: Tensor) -> bool:
     trace = float(gram.diagonal().sum())
     if _SMALLEST_TRACE < trace < float("inf"):
         return True
-    require_finite(features=features)  # names the culprit
+    require_finite(features=features)  # the error names the entry
     return False
