@@ -11,7 +11,7 @@ import theodolite as th
 from tests.survey.subjects import blobs, mlp
 from theodolite.errors import DomainError
 from theodolite.measures import kernel
-from theodolite.surveys import SurveyOptions
+from theodolite.surveys import SurveyOptions, model_comparison
 from theodolite.surveys.model_comparison import _pairs
 
 OPTIONS = {"families": ["representation", "kernel"], "permutations": 2}
@@ -172,3 +172,20 @@ def test_a_loader_that_shuffles_is_refused():
     loader = DataLoader(TensorDataset(*blobs()), batch_size=20, shuffle=True, generator=order)
     with pytest.raises(DomainError, match="shuffle=False"):
         th.compare(mlp(), mlp(), loader, **OPTIONS)
+
+
+@pytest.mark.parametrize("families", [["kernel"], ["representation"]])
+def test_pairs_use_the_examples_that_the_limit_left_to_the_surveys(monkeypatch, families):
+    used = []
+    whole = model_comparison.features
+
+    def counted(model, batch, *rest, **options):
+        used.append(len(batch))
+        return whole(model, batch, *rest, **options)
+
+    monkeypatch.setattr(model_comparison, "features", counted)
+    limits = {"memory_limit": 10**6}
+    found = th.compare(mlp(), mlp(seed=1), blobs(600), families=families, options=limits)
+    sizes = {run.head.contents["config"]["sizes"][families[0]] for run in found.runs}
+    assert used == [min(sizes)] * 2
+    assert min(sizes) < 600

@@ -52,13 +52,21 @@ def compare_models(
             "data: expected the same examples for both models, got others the second time; pass a "
             "loader with shuffle=False, or (inputs, targets)"
         )
-    size = chosen.sizes["kernel"]
-    few = len(probe) if size is None else size
+    few = min(_examples(entry, len(probe)) for entry in found)
     one, two = (
         _features(m, probe, few, s, chosen) for m, s in zip((first, second), found, strict=True)
     )
     together = compare(*found, names=names or ["first", "second"])
     return replace(together, pairs=_pairs(one, two, chosen))
+
+
+def _examples(found: Survey, most: int) -> int:
+    """The number of examples of the survey's Gram matrices, after cuts for time and memory."""
+    config, skipped = found.record.contents["config"], found.record.contents["skipped"]
+    for family in ("kernel", "representation"):
+        if family in config["families"] and family not in skipped:
+            return min(most, config["sizes"][family] or most)
+    return min(most, config["sizes"]["kernel"] or most)
 
 
 def _features(
