@@ -698,12 +698,20 @@ def test_seconds_shorten_the_tangent_kernel_and_say_so(monkeypatch):
     model = found.record.contents["models"][0]
     assert sizes[0] == 20
     assert model["tangent"]["n"] == sizes[-1] < 200
-    (note,) = model["notes"]
-    assert note["note"] == Note.FEWER_FOR_SECONDS
+    (note,) = (note for note in model["notes"] if note["note"] == Note.FEWER_FOR_SECONDS)
     assert note["facts"] == {"count": sizes[-1], "wanted": 200, "seconds": 1.0}
     sizes.clear()
     th.transfer(good(), task(60))
     assert sizes == [60]
+
+
+@pytest.mark.parametrize(("seconds", "late"), [(1e-3, True), (1000.0, False), (None, False)])
+def test_a_limit_of_time_that_was_not_kept_is_said_once(seconds, late):
+    x, y = task(60)
+    found = th.transfer([good(), good()], (x, y), seconds=seconds)
+    kinds = [[note["note"] for note in model["notes"]] for model in found.record.contents["models"]]
+    assert [Note.BEYOND_SECONDS in kind for kind in kinds] == [late, late]
+    assert found.summary().count("Took longer than seconds=0.001 allows") == int(late)
 
 
 def test_features_beyond_the_memory_limit_are_refused_with_numbers():

@@ -175,6 +175,7 @@ class Note(StrEnum):
     UNUSED_ENTRY = "unused-entry"
     NOTHING_TRAINABLE = "nothing-trainable"
     FEWER_FOR_SECONDS = "fewer-for-seconds"
+    BEYOND_SECONDS = "beyond-seconds"
     FEATURES_ALONE = "features-alone"
     TANGENT_MEMORY = "tangent-memory"
     DEVICE_MEMORY = "device-memory"

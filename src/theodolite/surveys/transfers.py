@@ -102,6 +102,7 @@ Prepare = Callable[[Any], Any]
 _PROBED = 500  # largest number of examples for the linear probe of a layer
 _FEW = 20  # examples of the kernel whose time predicts that of a larger one
 _KERNELS = 7  # kernels between all examples that exist at one time, in float64
+_PATIENCE = 1.2  # time of a model over its share of the limit, above which a note says so
 _CLOSING = 3  # decompositions at the end
 
 
@@ -123,7 +124,8 @@ class TransferOptions:
         seconds: time limit for all models together; each gets an equal share. If needed, tangent
             kernels use fewer examples. Building a model, one pass over the examples, linear probes
             and the last regressions are never cut. For 2,000 examples of a small network they take
-            about three seconds. None for no limit.
+            three to four seconds per model. A note says if a model took longer than its share, and
+            a smaller ``examples`` shortens it. None for no limit.
         memory_limit: limit for the memory that measuring adds, in bytes or as a size such as "4GB".
             Models and data do not count. A model that needs more is refused with a reason.
         device: device for measuring; by default that of each model.
@@ -486,6 +488,9 @@ class _Work:
         contents = dict(record.contents)
         contents["source"] = source if isinstance(source, str) else own_name(source)
         contents["seconds"] = {"build": built, **contents["seconds"]}
+        if self.seconds is not None and time.perf_counter() - began > _PATIENCE * self.seconds:
+            late = reason(Note.BEYOND_SECONDS, seconds=self.options.seconds)
+            contents["notes"] = [*contents["notes"], late.to_entry()]
         return replace(record, contents=contents)
 
 
