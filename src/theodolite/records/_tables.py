@@ -62,7 +62,8 @@ def layer_table(
     columns, found = _headlines(contents), _readable(contents["rows"])
     if any(measure == _TRUTH for _, measure in found):
         columns[_TRUTH] = (_TRUTH_HEADING, "kernel")
-    chance = any(found[key]["null_mean"] is not None for key in found if key[1] in columns)
+    shown = (row for (_, m), row in found.items() if m in columns and not math.isnan(row["value"]))
+    chance = any(row["null_mean"] is not None for row in shown)
     table = _heads(columns)
     if steps is not None:
         table.append(["at step", *(str(steps.get(key, "")) for _, key in columns.values())])
