@@ -321,7 +321,7 @@ class TestRuns:
         study = findable(made_study(measure=without_data))
         with pytest.raises(StudyError) as raised:
             run_study(study, results=tmp_path)
-        reason = "DataError: mnist: expected mnist.npz, which does not exist"
+        reason = "mnist: expected mnist.npz, which does not exist"
         assert str(raised.value) == f"{study.id}: no run could be made: {reason}"
 
     def test_an_interrupted_run_keeps_what_was_done(self, tmp_path, findable):

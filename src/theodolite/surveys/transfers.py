@@ -52,7 +52,6 @@ from theodolite.errors import (
     DtypeError,
     MemoryLimitError,
     RecordError,
-    TheodoliteError,
     UnknownNameError,
     UnwrittenWarning,
 )
@@ -286,7 +285,7 @@ def transfer(
     else:
         failures = run_in_processes(work, waiting, keep, workers=workers, report=report)
     if not kept:
-        reasons = "; ".join(f"{failure.job[0]}: {_why(failure)}" for failure in failures)
+        reasons = "; ".join(f"{failure.job[0]}: {failure.reason}" for failure in failures)
         raise DomainError(
             f"models: expected at least one that can be measured, got none: {reasons}"
         )
@@ -328,13 +327,6 @@ def _folder(wanted: Path, probe: Probe, options: TransferOptions, *, overwrite: 
     data = contents.get("data")
     same = isinstance(data, dict) and data.get("probe_hash") == probe.digest
     return unused_folder(wanted, overwrite=same and contents.get("config") == options.describe())
-
-
-def _why(failure: Failure) -> str:
-    """The message of an error of this library alone, others with their type."""
-    if failure.kind is None or not issubclass(failure.kind, TheodoliteError):
-        return failure.reason
-    return failure.reason.removeprefix(f"{failure.kind.__name__}: ")
 
 
 def _require_task(probe: Probe) -> list[Reason]:
@@ -835,7 +827,7 @@ def _joined(
         },
         "models": [dict(kept[name].contents) for name in order],
         "ties": tied(candidates),
-        "problems": {failure.job[0]: _why(failure) for failure in failures},
+        "problems": {failure.job[0]: failure.reason for failure in failures},
         "problem_notes": {f.job[0]: error_kind(f.kind).value for f in failures},
         "notes": [note.to_entry() for note in notes],
         "versions": versions(),

@@ -36,7 +36,7 @@ class Failure:
 
     Args:
         job: the job.
-        reason: why it failed, in one line.
+        reason: why it failed, in one line; the class too, unless the error is of this library.
         kind: class of the error, of this library or of Python, so that every process knows it;
             None if the worker died.
     """
@@ -49,7 +49,9 @@ class Failure:
     def of(cls, job: Any, error: BaseException) -> "Failure":
         """A job that raised an error."""
         known = (k for k in type(error).__mro__ if k.__module__ in ("builtins", errors.__name__))
-        return cls(job, f"{type(error).__name__}: {error}", next(known))
+        kind = next(known)
+        own = issubclass(kind, errors.TheodoliteError)  # its message says all
+        return cls(job, str(error) if own else f"{type(error).__name__}: {error}", kind)
 
 
 def run_in_processes(
