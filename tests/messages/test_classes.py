@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from theodolite import advice, data, integrations, interventions
-from theodolite.errors import DomainError, DtypeError, ShapeError
+from theodolite.errors import DomainError, DtypeError, ShapeError, TheodoliteError
 from theodolite.linalg import Eigen
 from theodolite.measures import covariance, gradient, kernel, representation, tangent
 from theodolite.metrics import RepresentationAlignment
@@ -17,6 +17,7 @@ X = torch.tensor([[1.0, 0.0], [2.0, 1.0], [3.0, 5.0], [4.0, 1.0]])
 LABELS = torch.tensor([0, 1, 0, 1])
 GRAM = X @ X.T
 TANGENT = torch.eye(4).reshape(4, 1, 4, 1)
+PAIRS = Eigen(torch.tensor([2.0, 1.0]), torch.eye(2))
 GRAMS = kernel.CenteredGrams.of(GRAM.unsqueeze(0))
 
 FLAGS = {
@@ -164,9 +165,41 @@ def test_shapes_of_permuted_targets(call, message):
     assert message in str(raised.value)
 
 
+LAST = {
+    "bases": (
+        lambda: covariance.compare_misalignment_along(PAIRS, X, torch.eye(2)),
+        "bases: expected a function, got Tensor",
+    ),
+    "weights": (
+        lambda: covariance.compare_misalignment_along(PAIRS, X / 0, covariance.random_bases),
+        "weights: expected finite numbers",
+    ),
+    "indices": (
+        lambda: covariance.subspace_overlap(torch.eye(2), torch.eye(2), ["0"]),
+        "indices: expected different ranks from 0 to 1, got ['0']",
+    ),
+    "no indices": (
+        lambda: covariance.subspace_overlap(torch.eye(2), torch.eye(2), 1),
+        "indices: expected a list, got 1",
+    ),
+    "layers": (lambda: kernel.cka_matrix(None), "layers: expected a mapping or a list or"),
+    "grams": (lambda: kernel.mean_gram(None), "grams: expected a list or torch.Tensor, got None"),
+    "zero": (
+        lambda: gradient.SetSums(X, X, X, X).alignment("none"),
+        "zero: expected one of 'nan', 'zero', got 'none'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "message"), LAST.values(), ids=LAST)
+def test_lists_functions_and_choices_are_named(call, message):
+    with pytest.raises(TheodoliteError) as raised:
+        call()
+    assert message in str(raised.value)
+
+
 def test_eigenpairs_are_accepted():
-    pairs = Eigen(torch.tensor([2.0, 1.0]), torch.eye(2))
-    assert covariance.compare_misalignment_along(pairs, X, covariance.random_bases).subspace == 2
+    assert covariance.compare_misalignment_along(PAIRS, X, covariance.random_bases).subspace == 2
 
 
 IMAGES = torch.zeros(4, 1, 5, 5)

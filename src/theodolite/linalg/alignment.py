@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.linalg import matrix_norm
 
+from theodolite.checks import require_choice
 from theodolite.linalg.arrays import (
     checks_classes,
     double,
@@ -211,6 +212,7 @@ class SetSums:
         Args:
             zero: value of a set of zero vectors only: ``"nan"`` or ``"zero"``.
         """
+        require_choice(("nan", "zero"), zero=zero)
         n, q, s1, s2 = self.count, self.sum_square, self.norm_sum, self.square_sum
         enough = n >= 2
         pairs = torch.where(enough, n / (n - 1).clamp(min=1), n)

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from theodolite.checks import require_axes, require_count
+from theodolite.checks import require_axes, require_count, require_finite, require_function
 from theodolite.errors import ShapeError
 from theodolite.linalg import (
     Eigen,
@@ -268,7 +268,8 @@ def compare_misalignment_along(
 
     Raises:
         ShapeError: If the directions have another dimension, or there are too few of them.
-        DomainError: If the weight covariance is not positive definite in the subspace.
+        DomainError: If a weight is not finite, or the weight covariance is not positive definite in
+            the subspace.
 
     Examples:
         >>> from theodolite.measures.covariance import random_bases
@@ -286,6 +287,8 @@ def compare_misalignment_along(
     """
     values, vectors = (double(part) for part in directions)
     require_dimension(len(vectors), weights=weights)
+    require_finite(weights=weights)
+    require_function(bases=bases)
     filters, size = len(weights), subspace_size(len(weights), len(vectors))
     whole = size == len(vectors)
     if len(values) < (size if whole else size + 1):

@@ -1,7 +1,8 @@
 """Symmetric matrices as arguments, their eigenspaces; random bases and symmetries."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from jaxtyping import Float
@@ -12,6 +13,7 @@ from theodolite.checks import (
     require_between,
     require_count,
     require_finite,
+    require_kind,
     require_nonempty,
     require_symmetric,
     symmetry_tolerance,
@@ -277,9 +279,11 @@ def subspace_overlap(
         [maennel2020], Appendix D.1.
     """
     first, second = two_eigenspaces(covariance_1, covariance_2)
+    require_kind((Iterable,), indices=indices)
     chosen = list(indices)
     size = len(covariance_1)
-    if not chosen or len(set(chosen)) < len(chosen) or not all(0 <= i < size for i in chosen):
+    valid = all(isinstance(i, Integral) and 0 <= int(i) < size for i in chosen)
+    if not chosen or not valid or len(set(chosen)) < len(chosen):
         raise DomainError(
             f"indices: expected different ranks from 0 to {size - 1}, got {chosen}; "
             "rank 0 is the largest eigenvalue"

@@ -17,6 +17,7 @@ from torch import Tensor
 from theodolite.checks import (
     require_axes,
     require_finite,
+    require_kind,
     require_labels,
     require_nonempty,
     require_same_length,
@@ -511,6 +512,7 @@ def _factors(
     layers: Sequence[Tensor] | Mapping[str, Tensor], of_grams: str
 ) -> tuple[list[Tensor], list[CenteredRows]]:
     """Every layer's features, checked, and their factors."""
+    require_kind((Mapping, Sequence, Tensor), layers=layers)
     if len(layers) == 0:
         raise ShapeError("layers: expected at least one layer's features, got none")
     named = layers if isinstance(layers, Mapping) else dict(enumerate(layers))

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from theodolite.checks import (
     require_count,
+    require_kind,
     require_same_length,
     require_same_shape,
     require_symmetric,
@@ -96,6 +97,7 @@ def mean_gram(grams: Sequence[Float[Tensor, "n n"]]) -> Float[Tensor, "n n"]:
     References:
         Ours.
     """
+    require_kind((Sequence, Tensor), grams=grams)
     if len(grams) == 0:
         raise ShapeError("grams: expected at least one, got none")
     for place, gram in enumerate(grams):
