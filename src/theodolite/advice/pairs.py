@@ -56,7 +56,7 @@ class LayerSimilarity:
     def sentence(self, names: tuple[str, str]) -> str:
         """The most similar pair and its chance level."""
         if not np.isfinite(self.values.to_numpy(dtype=float)).any():
-            return ""
+            return "Undefined for every pair of layers."
         first, second, value = self.largest
         ends = zip((first, second), names, strict=True)
         pair = " and ".join(f"{layer_words(layer)} of {plain(name)}" for layer, name in ends)
