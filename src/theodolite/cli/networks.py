@@ -61,7 +61,22 @@ def watch_network(name: str, settings: StorySettings, report: Report) -> Watched
     generator = torch.Generator().manual_seed(seed)
     model = initialize_(nn.Sequential(OrderedDict(layers)), generator=generator)
     with _one_thread():
-        monitor = _monitor(model, own, held_out, name, settings, labels=labels, truth=truth)
+        monitor = Monitor(
+            model,
+            own,
+            held_out=held_out,
+            truth=truth,
+            every=settings.measured_steps()[:-1],  # closing the monitor measures the last step
+            cadence={"curves": 2},
+            families=tuple(FAMILIES),
+            sizes=_SIZES,
+            permutations=_NULLS,
+            name=name,
+            tangent="exact",
+            details=name != CNN,
+            split="train",
+            label_source=labels,
+        )
         called = "the CNN (true labels)" if name == CNN else f"the MLP ({name})"
 
         def watch(step: int) -> None:
@@ -107,36 +122,6 @@ def _one_thread() -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads(threads)
-
-
-def _monitor(
-    model: nn.Module,
-    probe: Examples,
-    held_out: Examples,
-    name: str,
-    settings: StorySettings,
-    *,
-    labels: str,
-    truth: Tensor | None,
-) -> Monitor:
-    return Monitor(
-        model,
-        probe,
-        held_out=held_out,
-        truth=truth,
-        every=settings.measured_steps()[:-1],  # closing the monitor measures the last step
-        cadence={"curves": 2},
-        families=tuple(FAMILIES),
-        sizes=_SIZES,
-        permutations=_NULLS,
-        name=name,
-        options={
-            "tangent": "exact",
-            "details": name != CNN,
-            "split": "train",
-            "label_source": labels,
-        },
-    )
 
 
 def _train(

@@ -11,7 +11,6 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.managers import SyncManager
 from typing import Any
@@ -95,18 +94,18 @@ def run_in_processes(
 def _run_here(work: Work, jobs: Sequence[Any], keep: Keep, report: Report) -> list[Failure]:
     failures = []
     for index, job in enumerate(jobs):
+
+        def within(share: float, text: str, before: int = index) -> None:
+            report((before + share) / len(jobs), text)
+
         try:
-            outcome = work(job, partial(_report_within, report, index, len(jobs)))
+            outcome = work(job, within)
         except Exception as error:
             failures.append(Failure.of(job, error))
         else:
             keep(job, outcome)
         report((index + 1) / len(jobs), "")
     return failures
-
-
-def _report_within(report: Report, index: int, jobs: int, share: float, text: str) -> None:
-    report((index + share) / jobs, text)
 
 
 def _run_once(
