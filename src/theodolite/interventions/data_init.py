@@ -22,8 +22,6 @@ from theodolite.interventions.matrix_layers import (
 )
 from theodolite.linalg import top_eigen
 
-__all__ = ["covariance_init_"]
-
 
 def covariance_init_(
     model: nn.Module,

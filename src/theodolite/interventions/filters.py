@@ -11,14 +11,6 @@ from theodolite.checks import require_count, require_nonnegative, require_symmet
 from theodolite.errors import DomainError, DtypeError, ShapeError, UnknownNameError
 from theodolite.linalg import array_function, double, eps_of, symmetric_eigen
 
-__all__ = [
-    "TAU_CURVES",
-    "Tau",
-    "sample_filters",
-    "tau_curve",
-    "tau_values",
-]
-
 TAU_CURVES = ("f1", "f2", "f3")
 Tau = Literal["f1", "f2", "f3"] | Sequence[float] | Callable[[Tensor], Tensor]
 

@@ -6,8 +6,6 @@ from theodolite.engine.layers import Layers, select_layers, unwrap
 from theodolite.errors import DomainError
 from theodolite.interventions.matrix_layers import head_name
 
-__all__ = ["freeze_except_"]
-
 
 def freeze_except_(model: nn.Module, layers: Layers | None = None) -> nn.Module:
     """Leave some layers trainable and freeze all other parameters.

@@ -13,8 +13,6 @@ from theodolite.checks import require_choice, require_kind, require_positive
 from theodolite.errors import ShapeError
 from theodolite.linalg import checks_classes
 
-__all__ = ["INITIALIZERS", "Initializer", "fans", "init_weight_", "initialize_"]
-
 Initializer = Literal["he", "glorot", "orthogonal", "normal", "default"]
 INITIALIZERS: tuple[Initializer, ...] = ("he", "glorot", "orthogonal", "normal", "default")
 

@@ -13,15 +13,6 @@ from theodolite.engine.layers import CONVOLUTIONS, Layers, is_transposed_linear,
 from theodolite.engine.state import evaluating
 from theodolite.errors import DomainError, ShapeError
 
-__all__ = [
-    "filter_rows",
-    "head_name",
-    "is_matrix_layer",
-    "matrix_layers",
-    "running_order",
-    "set_filters_",
-]
-
 
 def is_matrix_layer(module: nn.Module) -> bool:
     """Linear, convolutional, or any other module of its own weight matrix (NTK, GPT-2's Conv1D)."""
