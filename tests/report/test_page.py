@@ -426,6 +426,30 @@ def test_what_the_time_limit_cut_is_on_the_page():
     assert f"net: {cut}." in page_html([Run("net", record, (record,)), survey_run(name="b")])
 
 
+def with_values(run, measure, value):
+    rows = [
+        {**row, "value": value} if row["measure"] == measure else row
+        for row in run.head.contents["rows"]
+    ]
+    record = replace(run.head, contents={**run.head.contents, "rows": rows})
+    return Run(run.name, record, (record,))
+
+
+def test_long_numbers_fit_beside_an_axis():
+    page = page_html([with_values(survey_run(name="net"), "predicted_steps", 6902300.0)])
+    axes = re.findall(r'<div class="axis" aria-hidden="true"><span>([^<]*)<', page)
+    assert any(end.endswith("M") for end in axes)
+    assert max(map(len, axes)) <= 8
+
+
+def test_of_many_lines_the_last_numbers_are_those_of_the_first_measure():
+    page = page_html([survey_run(name=name) for name in ("one", "two", "three")])
+    charts = re.findall(r'data-chart="g0-([\w-]+)".*?<div class="last">(.*?)</div>', page, re.S)
+    shown = {key: re.findall(r'data-trace="(\d+)"', last) for key, last in charts}
+    assert shown["kernel-participation-ratio"] == ["0", "2", "4"]  # two lines of each run
+    assert shown["kernel-cka-target"] == ["0", "1", "2"]
+
+
 def test_the_raw_input_is_no_layer():
     run = survey_run(("input", "fc1", "fc2"))
     named = [{**layer, "role": "input" if layer["name"] == "input" else ""}

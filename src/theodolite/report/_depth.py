@@ -23,6 +23,7 @@ from theodolite.records import (
     RunView,
     finite,
     plain,
+    short_count,
     shown_as,
     spaced,
 )
@@ -34,6 +35,7 @@ _ACROSS = 1000.0  # units of the box that stretches
 _DOTS = {60: 3.0, 120: 2.0}  # up to so many layers: radius of a dot; beyond, the smallest
 _SMALLEST_DOT, _OPEN = 1.2, 2.6
 _MOST_BLOCKS = 40
+_LONG = 1e5  # larger ends of an axis are written as 6.9M
 _ABOUT_ZERO = 0.05  # smaller negative numbers, relative to the range, do not move the axis
 _DOMINANT = 0.8  # if one block has this share of all layers, its parts become the blocks
 _SHORTCUT = re.compile(r"(^|[._])(downsample|shortcut|skip|short_?cut)([._\d]|$)", re.IGNORECASE)
@@ -392,22 +394,32 @@ class Chart:
             f"{''.join(parts)}</g>"
         )
 
-    def last(self, step: int | None) -> list[dict[str, str]]:
-        """The last value of each line along the network, in its color."""
-        found = []
-        for trace, state in zip(self.traces, self.at(step)["traces"], strict=True):
+    def last(self, step: int | None, most: int) -> list[dict[str, Any]]:
+        """The last value of each line along the network; of too many, of the first measure."""
+        own = [i for i, trace in enumerate(self.traces) if trace.step is None]
+        first = self.traces[0].line.measure
+        if len(own) > most:
+            own = [i for i in own if self.traces[i].line.measure == first]
+        states, found = self.at(step)["traces"], []
+        for i in own:
+            trace, state = self.traces[i], states[i]
             entries = zip(trace.places, state["text"], state["y"], strict=True)
             known = [text for name, text, y in entries if finite(y) and not is_shortcut(name)]
-            if known and trace.step is None:
-                found.append({"text": known[-1], "color": token(trace.color)})
-        return found
+            if known:
+                found.append({"text": known[-1], "color": token(trace.color), "trace": i})
+        return found[:most]
 
     def ends(self, steps: Sequence[int]) -> tuple[str, str]:
         """Top and bottom of the axis, as text."""
         low, high = self.limits(steps)
         first = self.traces[0]
         signed = first.base is not None  # differences of accuracies are in points
-        top, bottom = (shown_as(first.line.measure, end, signed=signed) for end in (high, low))
+        top, bottom = (
+            short_count(round(end))  # a long number does not fit beside the axis
+            if end >= _LONG and not signed
+            else shown_as(first.line.measure, end, signed=signed)
+            for end in (high, low)
+        )
         return top, bottom
 
     def figure(self) -> Figure:

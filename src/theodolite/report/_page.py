@@ -269,7 +269,7 @@ def _chart_view(
         "wide": False,
         "top": top,
         "bottom": bottom,
-        "last": chart.last(steps[-1])[:_MOST_LAST],
+        "last": chart.last(steps[-1], _MOST_LAST),
         "legend": [_key_view(key) for key in chart.legend],
         "chart": chart.payload(group, steps),
     }

@@ -212,12 +212,12 @@
       return svg("g", { class: "trace", style: `--tone:var(--${trace.color})`, "data-where": JSON.stringify(where) }, parts);
     });
     canvas.querySelector(".traces").replaceChildren(...drawn);
-    const ends = chart.traces.flatMap((trace, i) => {
-      const { y, text } = state.traces[i];
+    canvas.parentElement.querySelectorAll(".last b").forEach((element) => {
+      const trace = chart.traces[element.dataset.trace];
+      const { y, text } = state.traces[element.dataset.trace];
       const j = y.findLastIndex((v, k) => v !== null && !trace.aside[k]);
-      return j < 0 ? [] : [text[j]];
+      element.textContent = j < 0 ? "–" : text[j];
     });
-    canvas.parentElement.querySelectorAll(".last b").forEach((element, i) => { element.textContent = ends[i] ?? "–"; });
   }
 
   function fillCells(article, id, chart) {
