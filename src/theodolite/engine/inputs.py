@@ -25,7 +25,6 @@ from theodolite.engine.layers import unwrap
 from theodolite.engine.state import (
     evaluating,
     model_device,
-    parameters_of,
     untouched,
     without_gradients,
 )
@@ -74,7 +73,7 @@ def require_model(model: Any) -> None:
         raise DtypeError(
             f"model: expected a torch.nn.Module, got {type(model).__name__}; wrap it in a module"
         )
-    for name, parameter in parameters_of(model):
+    for name, parameter in model.named_parameters():
         plain = type(parameter) is nn.Parameter and not vars(parameter)
         if not plain and any(hasattr(parameter, mark) for mark in _SHARDED):
             raise DomainError(

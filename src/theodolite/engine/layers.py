@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from theodolite.engine.calls import CannotSplitError
-from theodolite.engine.state import parameters_of
 from theodolite.errors import DomainError, DtypeError, UnknownNameError
 
 Layers = str | Iterable[str] | Mapping[str, Iterable[str]] | Callable[[str, nn.Module], bool]
@@ -83,7 +82,7 @@ def own_parameters(model: nn.Module, layers: Layers = "*", params: Parameters = 
     """
     names: dict[int, list[str]] = {}
     tensors: dict[int, nn.Parameter] = {}
-    named = parameters_of(model, repeated=True)
+    named = list(model.named_parameters(remove_duplicate=False))
     for name, parameter in named:
         if parameter.requires_grad:
             names.setdefault(id(parameter), []).append(name)

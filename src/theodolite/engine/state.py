@@ -54,9 +54,8 @@ def untouched(model: nn.Module) -> Iterator[None]:
             yield
         return
     with _turn:
-        flags = {module: module.training for module in modules_of(model).values()}
-        parameters = (p for module in flags for p in module._parameters.values())
-        grads = {p: p.grad for p in parameters if p is not None}
+        flags = {module: module.training for module in model.modules()}
+        grads = {p: p.grad for p in model.parameters()}
         devices = {p.device for p in grads if p.is_cuda}
         has_recurrence = any(isinstance(module, nn.RNNBase) for module in flags)
         with (
@@ -142,7 +141,7 @@ def _preserved_tensors(modules: Iterable[nn.Module], *, every: bool = False) -> 
 @contextmanager
 def preserved_state(model: nn.Module) -> Iterator[None]:
     """Restore the buffers that forward passes in the block change."""
-    with _preserved_tensors(modules_of(model).values(), every=True):
+    with _preserved_tensors(model.modules(), every=True):
         yield
 
 
@@ -186,41 +185,6 @@ def preserved_generators(devices: Iterable[torch.device]) -> Iterator[None]:
         torch.set_rng_state(state)
         for device, saved in states.items():
             torch.cuda.set_rng_state(saved, device)
-
-
-def modules_of(model: nn.Module, *, repeated: bool = False) -> dict[str, nn.Module]:
-    """The list of ``named_modules``; its own generators take ten times as long.
-
-    Args:
-        model: Any module.
-        repeated: Whether a module with several names is listed under each name.
-    """
-    found: dict[str, nn.Module] = {}
-    seen: set[nn.Module] = set()
-
-    def add(module: nn.Module, name: str) -> None:
-        if not repeated:
-            if module in seen:
-                return
-            seen.add(module)
-        found[name] = module
-        start = f"{name}." if name else ""
-        for own, child in module._modules.items():
-            if child is not None:
-                add(child, start + own)
-
-    add(model, "")
-    return found
-
-
-def parameters_of(model: nn.Module, *, repeated: bool = False) -> list[tuple[str, nn.Parameter]]:
-    """The list of ``named_parameters``; a tensor may be listed under several names."""
-    return [
-        (f"{name}.{own}" if name else own, parameter)
-        for name, module in modules_of(model, repeated=repeated).items()
-        for own, parameter in module._parameters.items()
-        if parameter is not None
-    ]
 
 
 def model_device(model: nn.Module) -> torch.device:
@@ -308,7 +272,7 @@ def require_fixed_mode(model: nn.Module) -> None:
     """
     problems = [
         (reason, name or type(module).__name__)
-        for name, module in modules_of(model).items()
+        for name, module in model.named_modules()
         if (reason := _reason(module))
     ]
     if not problems:
