@@ -269,3 +269,9 @@ def test_targets_beside_targets_are_refused(data):
 def test_a_list_of_inputs_and_targets_is_refused():
     with pytest.raises(ShapeError, match="as a tuple"):
         list(iterate_batches([X, Y], batch_size=2))
+
+
+@pytest.mark.parametrize("data", [X.to_sparse(), X.to("meta"), (X.to_sparse(), Y)])
+def test_inputs_without_rows_of_numbers_are_refused(data):
+    with pytest.raises(DtypeError, match=r"sparse_coo|meta device"):
+        single_batch(data)

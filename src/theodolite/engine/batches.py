@@ -532,6 +532,15 @@ def _require_matching(batch: Batch) -> None:
     count = len(batch)
     if count == 0:
         raise ShapeError("expected at least one example in a batch, got none")
+    for leaf in leaves(batch.inputs):
+        if not _counts(leaf) or leaf.is_nested or leaf.size(0) != count:
+            continue
+        if leaf.is_meta or leaf.layout != torch.strided:
+            got = "the meta device, which holds no numbers" if leaf.is_meta else str(leaf.layout)
+            raise DtypeError(
+                f"data: expected dense tensors with numbers, got {got}; convert them, as with "
+                "to_dense()"
+            )
     if isinstance(batch.targets, Tensor) and batch.targets.dim() and len(batch.targets) != count:
         raise ShapeError(
             f"expected one target per example, got {count} examples and {len(batch.targets)} "
