@@ -150,21 +150,6 @@ def test_a_kernel_that_does_not_fit_comes_with_numbers():
         tangent_kernels(model, x, memory_limit=2**20)
 
 
-def test_embeddings_that_change_with_the_batch():
-    class Model(nn.Module):
-        def __init__(self, **options):
-            super().__init__()
-            self.embedding = nn.Embedding(5, 2, **options)
-
-        def forward(self, tokens):
-            return self.embedding(tokens).sum(1)
-
-    tokens = torch.randint(0, 5, (4, 3))
-    for options in ({"max_norm": 1.0}, {"scale_grad_by_freq": True}):
-        with pytest.raises(CaptureError, match="without them"):
-            tangent_kernels(Model(**options), tokens)
-
-
 def test_alignments_need_targets_that_match():
     model, x = nn.Linear(3, 2), torch.randn(5, 3)
     with pytest.raises(DomainError, match="targets="):

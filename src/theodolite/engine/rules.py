@@ -30,7 +30,6 @@ from theodolite.engine.calls import (
 )
 from theodolite.engine.patches import PatchGeometry, per_axis
 from theodolite.engine.state import quiet_vmap
-from theodolite.errors import CaptureError
 
 Rule = Callable[[Call], Structure | None]
 
@@ -232,9 +231,8 @@ def embedding(call: Call) -> Structure | None:
         padding_idx=None, max_norm=None, scale_grad_by_freq=False,
     )  # fmt: skip
     if bound["max_norm"] is not None or bound["scale_grad_by_freq"]:
-        raise CaptureError(
-            "embedding: expected plain lookups, got max_norm or scale_grad_by_freq, with which an "
-            "example's gradient depends on the rest of the batch; build the embedding without them"
+        raise CannotSplitError(
+            "embedding with max_norm or scale_grad_by_freq treats the examples of a batch together"
         )
     if bound["weight"] is not call.source or not call.has_examples(bound["input"]):
         return None
@@ -275,16 +273,12 @@ def group_norm(call: Call) -> Structure | None:
 
 @register_rule(functional.batch_norm)
 def batch_norm(call: Call) -> Structure | None:
-    """``batch_norm`` with running statistics; batch statistics would mix examples."""
+    """``batch_norm`` with running statistics; those of the batch mostly mix examples."""
     bound = call.bind(
         "input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"
     )
     if bound.get("training"):
-        raise CaptureError(
-            "batch_norm: expected running statistics, got statistics of the batch, with which an "
-            "example's gradient depends on the others; call model.eval() first, and build "
-            "BatchNorm with track_running_stats=True"
-        )
+        raise CannotSplitError("batch_norm uses statistics of the batch")
     return _scale_or_shift(call, bound, _over_positions)
 
 
