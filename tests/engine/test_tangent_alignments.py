@@ -13,7 +13,7 @@ from theodolite.engine import kernel_engine, tangent_alignments, tangent_kernels
 from theodolite.engine import plan as planning
 from theodolite.engine.sketch import KernelMoments
 from theodolite.engine.state import untouched
-from theodolite.errors import MemoryLimitError
+from theodolite.errors import MemoryLimitError, NotFiniteError
 from theodolite.measures.tangent import tangent_alignment
 
 
@@ -193,3 +193,19 @@ def test_repeated_passes_over_columns_are_compared(monkeypatch):
     assert tangent_alignments(SecondPass(1.0), x, y).checked.batched
     found = tangent_alignments(SecondPass(1.5), x, y)
     assert not found.checked.batched
+
+
+def test_an_infinite_slope_names_its_example():
+    class Root(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.head = nn.Linear(4, 5), nn.Linear(5, 2)
+
+        def forward(self, x):
+            return self.head((self.inner(x) * x.abs().sum(1, keepdim=True)).square().sqrt())
+
+    torch.manual_seed(0)
+    x, y = torch.randn(6, 4), torch.arange(6) % 2
+    x[4] = 0.0
+    with pytest.raises(NotFiniteError, match="example 4"):
+        tangent_alignments(Root(), x, y)

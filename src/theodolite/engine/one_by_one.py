@@ -19,7 +19,7 @@ from theodolite.engine.calls import CannotSplitError, WrongGradientError
 from theodolite.engine.check import SuspectCalls
 from theodolite.engine.rounding import Comparison
 from theodolite.engine.state import evaluating, model_device, preserved_randomness, preserved_state
-from theodolite.errors import CaptureError, TheodoliteError
+from theodolite.errors import CaptureError, NotFiniteError, TheodoliteError
 
 if TYPE_CHECKING:
     from theodolite.engine.inputs import BatchList
@@ -84,8 +84,8 @@ def require_sound_fallback(
             measure(one)
         except WrongGradientError as wrong:
             raise CaptureError(f"{wrong}; {_why_rules_are_wrong(recorder, one)}") from wrong
-        except CannotSplitError:
-            continue  # rounding of what vanishes
+        except (CannotSplitError, NotFiniteError):
+            continue  # rounding of what vanishes; the measurement itself names the example
 
 
 def _why_rules_are_wrong(recorder: "ModelRecorder", one: Batch) -> str:
@@ -247,11 +247,15 @@ def _why_outputs_differ(
         ]  # fmt: skip
         differs = not same(first, run(state=True))
     if differs:
-        named = ", ".join(map(repr, changed[:3])) or "an attribute"
+        if not changed:
+            return CaptureError(f"{start}: {_OUT_OF_SIGHT}{hint}; {_REMOVE}")
+        named = ", ".join(map(repr, changed[:3]))
         return CaptureError(
             f"{start}: the model changes from pass to pass, its forward pass writes to buffer "
             f"{named}{hint}; freeze it while measuring"
         )
+    if len(batch) == 1:  # there is no other example
+        return CaptureError(f"{start}: {_OUT_OF_SIGHT}{hint}; {_REMOVE}")
     return CaptureError(
         "model: expected the same outputs for an example in every batch, got a relative "
         f"difference of {share:.2g}: examples depend on each other, as with batch statistics, "
