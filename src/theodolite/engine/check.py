@@ -44,7 +44,7 @@ from torch.overrides import TorchFunctionMode
 from theodolite.engine.batches import Batch
 from theodolite.engine.calls import CannotSplitError, function_name, split_examples, tensors_in
 from theodolite.engine.rounding import BACKWARD_FACTOR, Comparison, Rounding
-from theodolite.errors import DomainError, TheodoliteError
+from theodolite.errors import CaptureError, DomainError, TheodoliteError
 
 if TYPE_CHECKING:
     from theodolite.engine.recorder import Use
@@ -267,7 +267,7 @@ class Checker:
         So an example with a small loss counts as much as the others.
         """
         norms = torch.linalg.vector_norm(seed, dim=1, dtype=torch.float64)
-        smallest = 1e-6 * norms.max().clamp(min=torch.finfo(torch.float32).tiny)
+        smallest = (1e-6 * norms.max()).clamp(min=torch.finfo(torch.float32).tiny)
         return self.draw_weights(len(norms)).to(norms.device) / norms.clamp(min=smallest)
 
     def summary(self, error: Exception | None = None) -> Checked:
@@ -456,7 +456,15 @@ def check_loss(
     compared = Comparison()
     compared.add_rows("loss", again[:, None], losses[rows, None], whole=losses[:, None])
     compared.add_rows("gradient of the loss", torch.cat(gradients), seed[rows], whole=seed)
-    if compared.first_above(recorder.tolerance) is not None:
-        raise CannotSplitError(
-            "the loss of an example changes with the other examples of its batch", Cause.OTHER_BATCH
+    if compared.first_above(recorder.tolerance) is None:
+        return
+    repeated = Comparison()
+    repeated.add_rows("loss", loss(rerun.outputs, rerun.batch)[:, None], losses[:, None])
+    if repeated.first_above(recorder.tolerance) is not None:
+        raise CaptureError(
+            "loss: expected equal numbers for equal outputs, got others in a second call; remove "
+            "random numbers and state from the loss"
         )
+    raise CannotSplitError(
+        "the loss of an example changes with the other examples of its batch", Cause.OTHER_BATCH
+    )
