@@ -12,22 +12,27 @@ is checked, three things must hold:
 
 The k-th batch of a measurement is checked with probability 1/k, so the first always is. Where data
 are read several times, the first batch of each reading is checked. A batch that makes a suspect
-call is always checked. One example of every batch runs by itself. ``check="every"`` checks all
-batches and runs every example by itself, with its gradients. Names of suspect calls decide when to
-check, never the outcome. Nothing is remembered between calls.
+call is always checked, with gradients of four single examples instead of one. One example of every
+batch runs by itself. ``check="every"`` checks all batches and runs every example by itself, with
+its gradients. Names of suspect calls decide when to check, never the outcome. Nothing is remembered
+between calls.
 
 ``check=True`` can miss three kinds of models. In the first, a few examples depend on the rest of
 their batch and are not drawn: a model that trims its batch to the longest row, where all rows but a
-few have that length. The second has a hidden state (a counter of calls, a cache) and starts to mix
-examples exactly between the compared passes. If the state has changed the outputs of the first
-batch, this is found after the last one: :func:`theodolite.engine.compare.compare_kernels` and
-``GradientAccumulation.accumulate`` run examples of it again. The third has a backward pass of its
-own (a hook, a custom ``autograd.Function``) that mixes gradients, but not outputs, in some batches
-only: in batches that are not checked, examples that run by themselves run forward only.
+few have that length. In the second, the batch changes gradients, but not outputs (by a hook, a
+custom ``autograd.Function``, a part that is detached in some batches), and no drawn example shows
+it: in batches that are not checked, examples that run by themselves run forward only.
+``check="every"`` finds both. The third has a hidden state (a counter of calls, a cache) and starts
+to mix examples exactly between the compared passes. If the state has changed the outputs of the
+first batch, this is found after the last one:
+:func:`theodolite.engine.compare.compare_kernels` and ``GradientAccumulation.accumulate`` run
+examples of it again. Otherwise no check finds it.
 
 No check finds what rounding explains (:mod:`theodolite.engine.rounding`): 1e-4 to 1e-3 of the
 outputs in float32 and 3 to 15 % in bfloat16, growing with depth, and three times as much of
-gradients. Gradients below one unit of rounding of all gradients are not checked.
+gradients. Gradients below one unit of rounding of all gradients are not checked. Outputs and
+features are compared with the root mean square of their batch: beside an example that is 1e4 times
+larger, mistakes in all others look like rounding.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -167,7 +172,7 @@ class SuspectCalls(TorchFunctionMode):
         return result
 
 
-_FEW = 4  # examples of a batch with a suspect call that run alone
+SUSPECT_SINGLES = 4  # examples of a batch with a suspect call that run alone
 _PART = 32  # largest number of examples that run again in another batch
 
 
@@ -212,7 +217,8 @@ class Checker:
         single = run.single if self.checked_batches == 1 else None
         passes = 1 if recorder.choice.mode == "full" else c
         most = max(2, _PART // passes)
-        parts = self.draw_parts(n, None if single is None else single.row, most)
+        row = None if single is None else single.row
+        parts = self.draw_parts(n, row, most, singles=SUSPECT_SINGLES if run.suspects else 1)
         output_weights = self.draw_weights(sum(map(len, parts)), c).to(run.outputs.device)
         outputs = run.outputs.detach()
         return Rerun(batch, start, outputs, parts, output_weights, single=single)
@@ -233,15 +239,15 @@ class Checker:
 
     def draw_single_rows(self, examples: int) -> list[int]:
         """Rows of the next batch that may run alone; the first of them always does."""
-        return torch.randperm(examples, generator=self.draws)[:_FEW].tolist()
+        return torch.randperm(examples, generator=self.draws)[:SUSPECT_SINGLES].tolist()
 
     def draw_parts(
-        self, examples: int, single: int | None = None, most: int = _PART
+        self, examples: int, single: int | None = None, most: int = _PART, *, singles: int = 1
     ) -> list[list[int]]:
-        """Rows that run again, in parts: a random half, of at most ``most`` rows, and one more row.
+        """Rows that run again, in parts: a random half, of at most ``most`` rows, and single rows.
 
-        The one more is ``single``, if a row has run alone already. With ``"every"`` each row is a
-        part.
+        The last of these is ``single``, if a row has run alone already. With ``"every"`` each row
+        is a part.
         """
         order = torch.randperm(examples, generator=self.draws).tolist()
         if self.every:
@@ -250,11 +256,11 @@ class Checker:
         if single is not None:
             order.remove(single)
             order.append(single)
-        else:
-            self.single_examples += examples > 1
         part = order[: min(most, -(-examples // 2))]
+        alone = order[max(len(part), examples - singles) :]
         self.in_other_batches += len(part)
-        return [part, order[-1:]] if examples > 1 else [part]
+        self.single_examples += len(alone) - (single is not None)
+        return [part, *([row] for row in alone)]
 
     def draw_weights(self, *shape: int) -> Tensor:
         """Random float64 numbers with absolute values from 0.5 to 1.5, of both signs."""

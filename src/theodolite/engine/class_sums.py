@@ -21,7 +21,7 @@ from torch.autograd.graph import get_gradient_edge
 from theodolite._distributed import ALONE, Processes
 from theodolite.engine.batches import Batch, even_spans
 from theodolite.engine.calls import tensors_in
-from theodolite.engine.check import Rerun, RowWeights, check_loss, check_rows
+from theodolite.engine.check import SUSPECT_SINGLES, Rerun, RowWeights, check_loss, check_rows
 from theodolite.engine.collect import loss_factors
 from theodolite.engine.compare import (
     add_gradients,
@@ -464,7 +464,8 @@ class GradientAccumulation:
         weights = recorder.checker.draw_example_weights(seed)
         check_rows(recorder, run, RowWeights(seed, weights), arrived[1:])
         single = None if run.single is None else run.single.row
-        parts = recorder.checker.draw_parts(len(batch), single)
+        singles = SUSPECT_SINGLES if run.suspects else 1
+        parts = recorder.checker.draw_parts(len(batch), single, singles=singles)
         rows = torch.tensor([row for part in parts for row in part], device=weights.device)
         weights = weights[rows]
         outputs, weighted = run.outputs.detach(), seed[rows] * weights[:, None]
