@@ -18,6 +18,7 @@ from tests.engine.networks.mixing import MIXING
 from tests.engine.networks.moving import MOVING
 from tests.engine.networks.outside import OUTSIDE
 from tests.engine.networks.table import TABLE
+from tests.engine.networks.unseen import UNSEEN
 from theodolite.engine import gradient_sums, tangent_kernels
 from theodolite.engine.batches import single_batch
 from theodolite.engine.readouts import per_example_loss, read_outputs, resolve_readout
@@ -212,7 +213,7 @@ def test_network(name, function):
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize(
-    "name", [network.name for network in (*MOVING, *MIXING, *OUTSIDE, *APPLIED)]
+    "name", [network.name for network in (*MOVING, *MIXING, *OUTSIDE, *APPLIED, *UNSEEN)]
 )
 def test_every_example_alone_is_a_proof(name, function):
     """No number that ``check="every"`` gives is wrong, and none is refused that is exact."""

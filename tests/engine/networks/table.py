@@ -3,8 +3,8 @@
 ``ordinary.py`` holds networks that have one answer per example and leave examples in place,
 ``moving.py`` those that reorder, pack, route or hide them, ``mixing.py`` those whose answer for an
 example depends on other examples, on chance or on earlier passes, and ``numbers.py`` those whose
-numbers are not finite or too coarse. ``outside.py`` and ``applied.py`` have some of all kinds,
-written by people who had not seen the check. ``TABLE`` is all of them.
+numbers are not finite or too coarse. ``outside.py``, ``applied.py`` and ``unseen.py`` have some of
+all kinds, written by people who had not seen the check. ``TABLE`` is all of them.
 """
 
 from tests.engine.networks.applied import APPLIED
@@ -14,6 +14,7 @@ from tests.engine.networks.moving import MOVING
 from tests.engine.networks.numbers import NUMBERS
 from tests.engine.networks.ordinary import ORDINARY
 from tests.engine.networks.outside import OUTSIDE
+from tests.engine.networks.unseen import UNSEEN
 
 __all__ = [
     "APPLIED",
@@ -24,12 +25,13 @@ __all__ = [
     "ORDINARY",
     "OUTSIDE",
     "TABLE",
+    "UNSEEN",
     "Case",
     "Expected",
 ]
 
 TABLE: dict[str, Network] = {}
-for part in (ORDINARY, MOVING, MIXING, NUMBERS, OUTSIDE, APPLIED):
+for part in (ORDINARY, MOVING, MIXING, NUMBERS, OUTSIDE, APPLIED, UNSEEN):
     for network in part:
         assert network.name not in TABLE, network.name
         TABLE[network.name] = network
