@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from theodolite.engine.batches import Batch, iterate_batches, single_batch
+from theodolite.engine.batches import Batch, iterate_batches, whole_batch
 from theodolite.errors import DomainError, DtypeError, ShapeError
 
 X = torch.arange(12.0).reshape(6, 2)
@@ -128,7 +128,7 @@ def test_inputs_are_cast_and_nothing_else():
 )
 def test_examples_that_do_not_go_together(items, message):
     with pytest.raises(ShapeError, match=message):
-        single_batch(items)
+        whole_batch(items)
 
 
 @pytest.mark.parametrize("inputs", [(X, 2 * X, 3 * X), [X, 2 * X, 3 * X]], ids=["tuple", "list"])
@@ -152,7 +152,7 @@ def test_a_batch_function_wins():
 
 def test_the_mask_stays_with_its_examples_and_goes_to_the_model():
     mask = torch.tensor([[1, 1], [1, 0], [1, 1]])
-    batch = single_batch({"input_ids": torch.zeros(3, 2, dtype=torch.long), "attention_mask": mask})
+    batch = whole_batch({"input_ids": torch.zeros(3, 2, dtype=torch.long), "attention_mask": mask})
     assert batch.mask is mask
     taken = batch.take([2, 1])
     assert torch.equal(taken.mask, mask[[2, 1]])
@@ -170,13 +170,13 @@ def test_take_leaves_what_has_no_examples():
 
 def test_nested_tensors_are_batches():
     ragged = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], layout=torch.jagged)
-    batch = single_batch(ragged)
+    batch = whole_batch(ragged)
     assert len(batch) == 2
     assert batch.take([1]).args[0].unbind()[0].shape == (4, 3)
 
 
 def test_single_batch_joins_batches():
-    joined = single_batch([(X[:2], Y[:2]), (X[2:], Y[2:])])
+    joined = whole_batch([(X[:2], Y[:2]), (X[2:], Y[2:])])
     assert torch.equal(joined.args[0], X)
     assert torch.equal(joined.targets, Y)
 
@@ -207,9 +207,9 @@ def test_different_shapes_are_refused_only_where_all_are_needed_at_once():
     parts = [torch.ones(2, 3), torch.ones(2, 4)]
     assert len(list(iterate_batches(iter(parts)))) == 2
     with pytest.raises(ShapeError, match="pad"):
-        single_batch(iter(parts))
+        whole_batch(iter(parts))
     with pytest.raises(ShapeError, match="empty"):
-        single_batch(iter([]))
+        whole_batch(iter([]))
 
 
 class Column:
@@ -245,14 +245,14 @@ def test_targets_that_are_plain_numbers_become_tensors(targets):
 @pytest.mark.parametrize("targets", [["cat"] * 6, np.array(["cat"] * 6)], ids=["list", "array"])
 def test_targets_that_are_words_are_refused(targets):
     with pytest.raises(DtypeError, match=r"expected class indices or numbers, got .*'cat'"):
-        single_batch((X, targets))
+        whole_batch((X, targets))
 
 
 def test_targets_of_another_kind_are_left_alone():
     given = {"boxes": torch.ones(6, 4)}
-    assert single_batch((X, given)).targets is given
+    assert whole_batch((X, given)).targets is given
     ragged = [[0.0], [0.0, 1.0]] * 3
-    assert single_batch((X, ragged)).targets == ragged
+    assert whole_batch((X, ragged)).targets == ragged
 
 
 def test_numpy_targets_become_tensors():
@@ -263,7 +263,7 @@ def test_numpy_targets_become_tensors():
 @pytest.mark.parametrize("data", [(X, Y), {"x": X, "labels": Y}, Batch((X,), targets=Y)])
 def test_targets_beside_targets_are_refused(data):
     with pytest.raises(DomainError, match="hold targets already"):
-        single_batch(data, targets=Y)
+        whole_batch(data, targets=Y)
 
 
 def test_a_list_of_inputs_and_targets_is_refused():
@@ -274,4 +274,4 @@ def test_a_list_of_inputs_and_targets_is_refused():
 @pytest.mark.parametrize("data", [X.to_sparse(), X.to("meta"), (X.to_sparse(), Y)])
 def test_inputs_without_rows_of_numbers_are_refused(data):
     with pytest.raises(DtypeError, match=r"sparse_coo|meta device"):
-        single_batch(data)
+        whole_batch(data)

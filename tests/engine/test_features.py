@@ -14,7 +14,7 @@ from theodolite.engine import (
     input_moments,
     tangent_kernels,
 )
-from theodolite.engine.batches import Batch, single_batch
+from theodolite.engine.batches import Batch, whole_batch
 from theodolite.errors import MemoryLimitError, ShapeError, UnknownNameError
 
 
@@ -89,7 +89,7 @@ def test_features_equal_the_plain_loop(model, inputs, batch_size):
 @pytest.mark.parametrize("name", ZOO)
 def test_features_of_the_zoo_for_any_batch_size(name):
     found = specimen(name)
-    batch = single_batch(found.inputs)
+    batch = whole_batch(found.inputs)
     with unchanged(found.model):
         together = features(found.model, found.inputs)
         singles = [batch.take(slice(i, i + 1)) for i in range(len(batch))]

@@ -158,7 +158,7 @@ def test_tangent_alignments_are_those_of_single_examples(name):
 
 def features_one_by_one(made, layers, pool):
     rows = {layer: [] for layer in layers}
-    batch = th.engine.batches.single_batch(made.inputs)
+    batch = th.engine.batches.whole_batch(made.inputs)
     for index in range(EXAMPLES):
         single = batch.take(slice(index, index + 1))
         one = th.features(made.model, single, layers, pool, read="raw")

@@ -20,13 +20,13 @@ from tests.engine.networks.outside import OUTSIDE
 from tests.engine.networks.table import TABLE
 from tests.engine.networks.unseen import UNSEEN
 from theodolite.engine import gradient_sums, tangent_kernels
-from theodolite.engine.batches import single_batch
+from theodolite.engine.batches import whole_batch
 from theodolite.engine.readouts import per_example_loss, read_outputs, resolve_readout
 from theodolite.errors import TheodoliteError
 
 
 def singles(case):
-    batch = single_batch(case.inputs, targets=case.labels)
+    batch = whole_batch(case.inputs, targets=case.labels)
     return [batch.take(slice(k, k + 1)) for k in range(len(batch))]
 
 

@@ -2,13 +2,13 @@
 
 import torch
 
-from theodolite.engine.batches import single_batch
+from theodolite.engine.batches import whole_batch
 from theodolite.engine.readouts import read_outputs, resolve_readout
 
 
 def example_gradients(model, data, loss, readout=None):
     """Parameter -> gradients ``(n, ...)``; also the gradients with respect to the outputs."""
-    batch = single_batch(data)
+    batch = whole_batch(data)
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     rows = {name: [] for name in parameters}
     slopes = []

@@ -6,7 +6,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from tests.engine.zoo import ZOO, specimen
-from theodolite.engine.batches import single_batch
+from theodolite.engine.batches import whole_batch
 from theodolite.engine.readouts import read_outputs, resolve_readout
 from theodolite.errors import DomainError
 from theodolite.linalg import symmetric_eigenvalues
@@ -29,7 +29,7 @@ def require_spectrum(layer, matrix):
 
 def plain_features(found):
     """Outputs and the Jacobian of each of them, one example and one output at a time."""
-    batch = single_batch(found.inputs)
+    batch = whole_batch(found.inputs)
     parameters = [p for p in found.model.parameters() if p.requires_grad]
     outputs, rows = [], []
     for index in range(len(batch)):

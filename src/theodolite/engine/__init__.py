@@ -5,7 +5,7 @@ gradients, and covariances of weights and of the inputs that they multiply. It a
 parts that other packages use: batches, layers, readouts, hooks, state.
 """
 
-from theodolite.engine.batches import IGNORED, Batch, iterate_batches, single_batch
+from theodolite.engine.batches import IGNORED, Batch, iterate_batches, whole_batch
 from theodolite.engine.calls import has_storage, map_leaves, tensors_in
 from theodolite.engine.check import Cause, Check, Checked
 from theodolite.engine.class_sums import LayerSums, UnitSums
@@ -190,7 +190,6 @@ __all__ = [
     "select_layers",
     "shared_moments",
     "shared_tangent_kernels",
-    "single_batch",
     "sketch_plan",
     "tangent_alignments",
     "tangent_features",
@@ -199,4 +198,5 @@ __all__ = [
     "untouched",
     "unwrap",
     "weight_covariance",
+    "whole_batch",
 ]

@@ -207,7 +207,7 @@ def _with_targets(batch: Batch, targets: Any) -> Batch:
     return replace(batch, targets=_as_targets(targets))
 
 
-def single_batch(data: Any, **options: Any) -> Batch:
+def whole_batch(data: Any, **options: Any) -> Batch:
     """All the data as one batch; :func:`iterate_batches` lists the accepted forms."""
     batches = list(iterate_batches(data, **options))
     if len(batches) == 1:

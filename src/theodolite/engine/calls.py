@@ -334,11 +334,9 @@ class Dense:
     # Function from the gradient of the call's result (a tuple for several results) to the gradient
     # of every example with respect to the tensor, (n, ...).
     example_gradients: Callable[[Any], Tensor]
-    # Set for a bias that is added at every position of an Outer of the same call. Function from the
-    # result's gradient to (n, C, T), whose sum over T is the gradient.
-    to_output_grads: ToOutputGrads | None = None
-    # Whether the tensor has one part for every example, such as a parameter that was expanded over
-    # the batch. Gradients are then those of each example's own part.
+    is_bias: bool = False  # whether it is added at every position of an Outer of the same call
+    # Whether the tensor has one part for every example, such as ``token.expand(n, -1)``. Gradients
+    # are then those of each example's own part.
     own_rows: bool = False
     axis: Axis | None = None  # the axis of these parts in the tensor
     needs: tuple[Tensor, ...] = ()  # tensors that must not be overwritten before the backward pass

@@ -165,9 +165,9 @@ class FeatureReader:
         require_fixed_mode(self.model)
         self.pool = pool
         self.names = _candidates(self.model, layers)
-        self.exact = {layers} if isinstance(layers, str) else set()
+        self._by_name = {layers} if isinstance(layers, str) else set()
         if not isinstance(layers, str) and not callable(layers):
-            self.exact = set(layers)
+            self._by_name = set(layers)
         self.calls: dict[str, int] = {}
         self._checker = Checker(check)
         self._fallback: Checked | None = None  # why examples run one at a time
@@ -325,7 +325,7 @@ class FeatureReader:
         kept = {
             name: calls
             for name, calls in counts.items()
-            if name in self.exact
+            if name in self._by_name
             or (
                 all(one.call_counts.get(name) == calls for one in passes)
                 and all(len(one.rows[name]) == 1 for one in passes)
@@ -354,7 +354,7 @@ class FeatureReader:
             call_counts = {
                 name: calls
                 for name, calls in call_counts.items()
-                if name in self.exact or len(rows[name]) == len(batch)
+                if name in self._by_name or len(rows[name]) == len(batch)
             } or call_counts
         return self._rows_of_fixed_layers(batch, rows, call_counts)
 
@@ -384,7 +384,7 @@ class FeatureReader:
         """After the first batch the layers and their order are fixed."""
         if not self.calls:
             silent = [name for name in self.names if name not in call_counts]
-            named = [name for name in silent if name in self.exact]
+            named = [name for name in silent if name in self._by_name]
             if named or not call_counts:
                 raise DomainError(
                     f"layers: expected layers that run in the forward pass, {named or silent} "
@@ -395,7 +395,7 @@ class FeatureReader:
         elif (
             self.may_drop_layers
             and self._fallback is not None
-            and not (self.exact & set(self.calls)) - set(call_counts)
+            and not (self._by_name & set(self.calls)) - set(call_counts)
         ):
             self.calls = {n: k for n, k in self.calls.items() if call_counts.get(n) == k}
             self.names = list(self.calls)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from theodolite._distributed import ALONE, Processes
 from theodolite.checks import require_choice, require_count, require_labels, require_same_length
-from theodolite.engine.batches import BATCH_SIZE, Batch, single_batch
+from theodolite.engine.batches import BATCH_SIZE, Batch, whole_batch
 from theodolite.engine.check import Check, Checked, Checker, Measured, require_check
 from theodolite.engine.class_sums import GradientAccumulation, LayerSums
 from theodolite.engine.inputs import BatchList, require_model
@@ -124,7 +124,7 @@ def gradient_sums(
 
     Args:
         model: Any module, in evaluation mode; it is left as it was found.
-        inputs: Anything that :func:`theodolite.engine.batches.single_batch` accepts. The inputs of
+        inputs: Anything that :func:`theodolite.engine.batches.whole_batch` accepts. The inputs of
             all examples are kept in memory.
         targets: Targets of the same examples, if ``inputs`` does not contain them.
         loss: (outputs, targets) -> one number per example. None: the cross-entropy or, with
@@ -171,7 +171,7 @@ def gradient_sums(
     example_loss = per_example_loss(first_output if loss is None and readout == LOSS else loss)
     readouts = resolve_readout(readout)
     with preserved_generators(()):  # a loader draws random numbers
-        whole = single_batch(inputs, targets=targets, batch_fn=batch_fn)
+        whole = whole_batch(inputs, targets=targets, batch_fn=batch_fn)
     data = BatchList.named(model, inputs, [whole])
     classes = _labels(data.batches[0], labels)
     device = model_device(plain)
@@ -341,7 +341,7 @@ def gradient_alignment(
 
     Args:
         model: Any module, in evaluation mode; it is left as it was found.
-        inputs: Anything that :func:`theodolite.engine.batches.single_batch` accepts.
+        inputs: Anything that :func:`theodolite.engine.batches.whole_batch` accepts.
         targets: Targets of the same examples, if ``inputs`` does not contain them.
         loss: (outputs, targets) -> one number per example; None is the cross-entropy.
         zero: Value of a class whose gradients are all zero: ``"nan"`` (left out) or ``"zero"``.

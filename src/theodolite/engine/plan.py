@@ -146,9 +146,7 @@ def _is_bias(group: ParameterGroup, uses: list[Use]) -> bool:
         return False
     chosen = [uses[index] for index in group.uses]
     return all(
-        isinstance(use.structure, Dense)
-        and use.structure.to_output_grads is not None
-        and use.origin.scale == 1.0
+        isinstance(use.structure, Dense) and use.structure.is_bias and use.origin.scale == 1.0
         for use in chosen
     )
 

@@ -90,7 +90,7 @@ def _rows_to_output_grads(call: Call) -> ToOutputGrads:
 
 def _bias(to_output_grads: ToOutputGrads) -> Structure:
     """A vector that is added at every position."""
-    return Dense(lambda gradient: to_output_grads(gradient).sum(2), to_output_grads=to_output_grads)
+    return Dense(lambda gradient: to_output_grads(gradient).sum(2), is_bias=True)
 
 
 def _matrix(call: Call, inputs: Tensor, rows: int, transposed: bool) -> Structure | None:

@@ -40,8 +40,8 @@ from theodolite.engine import (
     resolve_readout,
     shared_moments,
     shared_tangent_kernels,
-    single_batch,
     tangent_alignments,
+    whole_batch,
 )
 from theodolite.errors import MemoryLimitError, ShapeError
 from theodolite.linalg import Moments, RowSample, dual_gram, eps_of
@@ -709,7 +709,7 @@ def _rejoined(parts: Sequence[Tensor]) -> Tensor:
 def joined(first: Batch, second: Batch) -> Batch:
     """Join the examples of two batches; the first alone if their shapes differ."""
     try:
-        return single_batch([first, replace(second, positions=first.positions)])
+        return whole_batch([first, replace(second, positions=first.positions)])
     except ShapeError:
         return first
 

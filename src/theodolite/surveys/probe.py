@@ -28,9 +28,9 @@ from theodolite.engine import (
     model_device,
     read_outputs,
     resolve_readout,
-    single_batch,
     tensors_in,
     untouched,
+    whole_batch,
 )
 from theodolite.errors import DomainError, DtypeError, NotFiniteError, ShapeError
 from theodolite.records import Note
@@ -405,7 +405,7 @@ def _selected(kept: list[_Drawn], limit: int, classes: bool | None = None) -> _D
     A process may drop examples that are not among its own first ones. An example never comes
     earlier among all examples than among some of them.
     """
-    batch = single_batch([part.batch for part in kept])
+    batch = whole_batch([part.batch for part in kept])
     keys, places = (torch.cat(parts) for parts in list(zip(*kept, strict=True))[1:])
     return _Drawn(batch, keys, places).take(in_turns(keys, _labels(batch, classes), limit))
 
