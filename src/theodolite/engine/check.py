@@ -30,9 +30,9 @@ examples of it again. Otherwise no check finds it.
 
 No check finds what rounding explains (:mod:`theodolite.engine.rounding`): 1e-4 to 1e-3 of the
 outputs in float32 and 3 to 15 % in bfloat16, growing with depth, and three times as much of
-gradients. Gradients below one unit of rounding of all gradients are not checked. Outputs and
-features are compared with the root mean square of their batch: beside an example that is 1e4 times
-larger, mistakes in all others look like rounding.
+gradients. Gradients below one unit of rounding of all gradients are not checked. The outputs and
+features of a single example are compared with their own size or, if larger, the median of the
+batch.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

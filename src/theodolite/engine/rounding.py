@@ -80,8 +80,9 @@ class Rounding:
 class Comparison:
     """Pairs of tensors that must be equal, compared together to wait for a device only once.
 
-    The difference of a row is divided by its norm or, if larger, by the root mean square of all
-    norms. A small number beside large ones may be rounding.
+    The difference of a row is divided by its norm or, if larger, by the median of all norms. A
+    small number beside large ones may be rounding. Several rows that agree in relation to the root
+    mean square of all norms are not compared one by one.
     """
 
     def __init__(self) -> None:
@@ -153,12 +154,17 @@ class _Pair:
     weights: Tensor | None
 
     @property
+    def scale_rows(self) -> Tensor | None:
+        """All rows, of which these are some; None for a single row, which has its own scale."""
+        return None if len(self.found) == 1 else self.whole
+
+    @property
     def scale_count(self) -> int:
-        """Number of all rows, of which these are some."""
-        return max(1, len(self.found if self.whole is None else self.whole))
+        """Number of rows that give the scale."""
+        return max(1, len(self.found if self.scale_rows is None else self.scale_rows))
 
     def norms(self) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-        """The norm of all differences, and that of all rows; zeros if there are no differences.
+        """The norm of all differences, and of the rows of the scale; zeros without differences.
 
         Some rows at a time: new memory for all differences would take ten times as long as the
         comparison.
@@ -168,13 +174,15 @@ class _Pair:
             return found.new_zeros(()), found.new_zeros(())
         if found.numel() <= _CHUNK or found.is_cuda:
             found, wanted = self.rows()
-            return norm(found - wanted), norm(wanted if self.whole is None else wide(self.whole))
+            return norm(found - wanted), norm(
+                wanted if self.scale_rows is None else wide(self.scale_rows)
+            )
         gaps, sizes = [], []
         for rows in spans(len(found), max(1, _CHUNK * len(found) // found.numel())):
             part, wanted = self.rows(rows)
             gaps.append(norm(part - wanted))
             sizes.append(norm(wanted))
-        sizes = sizes if self.whole is None else [norm(wide(self.whole))]
+        sizes = sizes if self.scale_rows is None else [norm(wide(self.scale_rows))]
         return norm(torch.stack(gaps)), norm(torch.stack(sizes))
 
     def rows(self, rows: slice | None = None) -> tuple[Float[Tensor, "n ..."], Tensor]:
@@ -198,7 +206,7 @@ class _Pair:
         if self.whole is not None:
             whole = wide(self.whole)
             every = _norms(_without_infinities(whole.reshape(len(whole), -1)))
-        scale = torch.maximum(norms, every.square().mean().sqrt())
+        scale = torch.maximum(norms, every.median())
         return relative(_norms(found - wanted), scale).amax()
 
 

@@ -216,6 +216,19 @@ def table(**options: Any) -> Callable[[], nn.Module]:
     )
 
 
+def mixes_small_examples(m: Any, x: Tensor) -> Tensor:
+    """Small examples see the mean of the others; a large one is as it was."""
+    small = (x.abs().amax(1, keepdim=True) < 10).to(x)
+    mean = (small * x).sum(0) / small.sum().clamp(min=1)
+    return m.head(m.inner(x - 0.2 * small * mean))
+
+
+def one_example_far_out() -> Tensor:
+    x = torch.randn(COUNT, WIDTH)
+    x[7] *= 1e5
+    return x
+
+
 def users_in_pairs(m: Any, x: Tensor) -> Tensor:
     """Examples of one user see each other; there are two of each user."""
     user = x[:, :1].argsort(0).argsort(0) // 2
@@ -312,6 +325,8 @@ UNSEEN = [
         others=FEATURES_BATCHED),
     net("hook that doubles outputs", hooked(lambda out: 2 * out)),
     net("hook that centres outputs", hooked(lambda out: out - out.mean(0)), expected=COMPANY),
+    net("mixes all but one example, which is far out", simple(mixes_small_examples, **MLP),
+        one_example_far_out, expected=ONE_BY_ONE, dtype=torch.float32, tolerance=1e-6),
     net("users in pairs", simple(users_in_pairs, **MLP), expected=COMPANY),
     net("traced", lambda: torch.jit.trace(simple(mlp, **MLP)(), torch.randn(2, WIDTH)),
         expected=ONE_BY_ONE, others={"features": refused("do not; choose the layer around")}),
