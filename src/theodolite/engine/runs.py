@@ -327,8 +327,8 @@ class ModelRecorder:
         _require_gradient(values)
         if use_recorder.made_of_parameters(values):
             raise CannotSplitError(
-                "no recorded path leads from the examples to the outputs: NumPy, nested tensors "
-                "or compiled code made the inputs of the layers"
+                "no recorded path leads from the examples to the outputs: NumPy, nested tensors, "
+                "compiled code or writes into parts of a tensor made the inputs of the layers"
             )
         run = ForwardRun(
             values,
