@@ -66,6 +66,7 @@ from theodolite.linalg import (
     peak_index,
     target_columns,
 )
+from theodolite.records import CHANCE
 
 Method = Literal["exact", "sketch"]
 
@@ -115,7 +116,7 @@ class TangentAlignments(LayerMapping[TangentAlignment], Measured):
         """Alignments of all layers, in order."""
         return torch.stack([entry.alignment for entry in self.layers.values()])
 
-    def peak(self, errors: float = 2.0) -> str | None:
+    def peak(self, errors: float = CHANCE) -> str | None:
         """The layer with the largest alignment, or None if the errors are too large to decide.
 
         Args:

@@ -24,6 +24,7 @@ from theodolite.linalg.arrays import (
     prints_shapes,
     ratio_or_nan,
 )
+from theodolite.records import CHANCE
 
 
 def center_columns(features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
@@ -313,7 +314,7 @@ def alignment_from_norms(
 def peak_index(
     curve: Float[Tensor, " layers"],
     covariance: Float[Tensor, "layers layers"] | None = None,
-    errors: float = 2.0,
+    errors: float = CHANCE,
 ) -> int | None:
     """Index of the largest defined number, the first of equals; None if there is none.
 

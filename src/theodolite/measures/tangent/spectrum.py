@@ -19,6 +19,7 @@ from theodolite.linalg import (
     unit_peak,
 )
 from theodolite.measures.tangent.alignment import spectral_norm
+from theodolite.records import CHANCE
 
 
 @array_function
@@ -64,7 +65,7 @@ def peak_layer(
     alignments: Float[Tensor, " layers"],
     covariance: Float[Tensor, "layers layers"] | None = None,
     *,
-    errors: float = 2.0,
+    errors: float = CHANCE,
 ) -> Float[Tensor, ""]:
     r"""The layer with the largest alignment, counted from 1; the first of equals.
 
