@@ -89,12 +89,13 @@ def step_maps(
     if not layers or not group.is_history:
         return None
     runs = [run for run in group.runs if run.measured(family, measure)]
-    tables = [_step_table(run, family, measure, layers) for run in runs]
+    moments = [_mapped(run, family, measure, layers) for run in runs]
+    tables = [_step_table(m, family, measure, layers) for m in moments]
     limits = _limits([v for table in tables for row in table.values for v in row])
     panels = [
-        _step_panel(group, run, table, family, limits)
-        for run, table in zip(runs, tables, strict=True)
-        if len(table.columns) > 1
+        _step_panel(group, run, table, [moment.step for moment in shown], family, limits)
+        for run, table, shown in zip(runs, tables, moments, strict=True)
+        if len(shown) > 1
     ]
     headline = measure == words.headline
     name = words.heading if headline else name or measure.replace("_", " ")
@@ -181,24 +182,30 @@ def _varies(moment: Moment, name: str, layer: str) -> bool:
     return bool(np.ptp(matrix) > _BLANK * np.abs(matrix).max(initial=0.0))
 
 
-def _step_table(run: RunView, family: str, measure: str, layers: Sequence[str]) -> _Table:
+def _mapped(run: RunView, family: str, measure: str, layers: Sequence[str]) -> list[Moment]:
     known = [m for m in run.moments if any(m.row(family, measure, la) for la in layers)]
-    moments = [known[i] for i in spaced(len(known), _MOST_COLUMNS)]
+    return [known[i] for i in spaced(len(known), _MOST_COLUMNS)]
+
+
+def _step_table(
+    moments: Sequence[Moment], family: str, measure: str, layers: Sequence[str]
+) -> _Table:
     positions = [moment.position for moment in moments]
     values = [[m.value(family, measure, layer) for m in moments] for layer in layers]
     # A step without this layer leaves a gap, and no path.
     found = [[m.index(family, measure, layer) for m in moments] for layer in layers]
     sources = [
-        {"run": run.index, "step": positions, "path": ["rows", indices, "value"]}
+        {"run": moments[0].run, "step": positions, "path": ["rows", indices, "value"]}
         for indices in found
     ]
     return _Table(values, sources, layers, [str(moment.step) for moment in moments])
 
 
-def _step_panel(group: Group, run: RunView, table: _Table, family: str, limits: Limits) -> Panel:
+def _step_panel(
+    group: Group, run: RunView, table: _Table, columns: Sequence[int], family: str, limits: Limits
+) -> Panel:
     title = plain(run.name) if len(group.runs) > 1 else ""
     numbers = table.numbers()
-    columns = [int(text) for text in table.columns]
     cursor = [max(0, sum(column <= step for column in columns) - 1) for step in group.steps]
     series = Series(_heatmap(table, family, limits, title), lambda _: numbers)
     layout = _map_layout(table, "training step")
