@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from theodolite.advice import Measured, Verdict, carry_over, compare_layers, worded
+from theodolite.advice import (
+    Interface,
+    Measured,
+    Verdict,
+    carry_over,
+    compare_layers,
+    worded,
+)
 from theodolite.advice.sentences import percent
 from theodolite.records import wilson
 
@@ -76,11 +83,13 @@ def test_r2_below_zero_is_memorised_and_a_small_fit_undecided():
 
 def test_an_imprecise_held_out_number_is_not_called_a_small_fit():
     few_outliers = Measured("r2", 0.29, 0.0, 300, error=0.6)
-    answer = worded(carry_over(Measured("r2", 1.0, 0.0, 300, error=1e-5), few_outliers))
+    finding = carry_over(Measured("r2", 1.0, 0.0, 300, error=1e-5), few_outliers)
+    answer = worded(finding)
     assert answer.text == (
         "Undecided: 29 % of its fit carries over to held-out examples (95 % interval 0 to 100 %)."
     )
     assert answer.advice == "Pass more `held_out=` examples."
+    assert worded(finding, Interface.COMMAND).advice == "Pass more test examples."
 
 
 def test_label_noise_that_would_explain_the_gap():

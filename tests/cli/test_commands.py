@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -141,6 +142,20 @@ def test_advice_names_the_option_of_the_command(tmp_path):
     for text in (printed, seen):
         assert "held_out=" not in text
         assert "Pass --held-out " in text
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "held_out=" not in page
+    assert "<code>--held-out</code>" in page
+    saved = th.load(tmp_path / "run").answers
+    assert any("Pass `held_out=` " in answer.advice for answer in saved)
+
+
+def test_answers_in_other_words_stay(tmp_path):
+    """A record of another version is shown as it was said."""
+    survey = th.survey_features({"a": np.eye(12)}, np.arange(12) % 2)
+    said = [{**survey.record.contents["answers"][0], "text": "Said before: yes."}]
+    record = replace(survey.record, contents={**survey.record.contents, "answers": said})
+    replace(survey, record=record).save(tmp_path / "run")
+    assert "Said before: yes." in call("view", tmp_path / "run", "--no-open")
 
 
 def test_nothing_is_written_over(data, tmp_path):

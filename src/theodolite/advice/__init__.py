@@ -10,7 +10,7 @@ not torch:
 - ``choosing``: which model to start from; ``pairs``: which layers of two models are similar.
 """
 
-from theodolite.advice.answers import answers_of, findings_of
+from theodolite.advice.answers import answers_of, findings_of, worded_for
 from theodolite.advice.findings import (
     CarryOver,
     FitOnTraining,
@@ -30,7 +30,7 @@ from theodolite.advice.inputs import (
     InputFinding,
     judge_inputs,
 )
-from theodolite.advice.sentences import worded
+from theodolite.advice.sentences import Interface, worded
 
 __all__ = [
     "CarryOver",
@@ -39,6 +39,7 @@ __all__ = [
     "GroupContrast",
     "HeldOutFit",
     "InputFinding",
+    "Interface",
     "LastLayer",
     "LayerProbes",
     "LayersFinding",
@@ -51,4 +52,5 @@ __all__ = [
     "findings_of",
     "judge_inputs",
     "worded",
+    "worded_for",
 ]

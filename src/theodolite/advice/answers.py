@@ -1,6 +1,7 @@
 """From the numbers of a survey record to its answers; no torch."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import inf, isfinite, log, prod
 from typing import Any
 
@@ -23,8 +24,8 @@ from theodolite.advice.findings import (
     compare_layers,
 )
 from theodolite.advice.inputs import CALIBRATED, FitEvidence, InputFinding, judge_inputs
-from theodolite.advice.sentences import worded
-from theodolite.records import FAMILIES, MEMORISED, NORMAL
+from theodolite.advice.sentences import Interface, worded
+from theodolite.records import FAMILIES, MEMORISED, NORMAL, Record
 
 Row = Mapping[str, Any]
 Rows = Mapping[tuple[str | None, str], Row]
@@ -34,13 +35,16 @@ _INPUT = "input"  # role of the layer that is the raw input
 
 
 def answers_of(
-    contents: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None
+    contents: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray] | None = None,
+    interface: Interface = Interface.PYTHON,
 ) -> list[dict[str, Any]]:
     """The answers of a survey, as plain data for its record.
 
     Args:
         contents: contents of a survey record: rows, layers, data and probes.
         arrays: arrays of the same record; scores of the linear probes are compared in pairs.
+        interface: whose arguments the advice names.
 
     Returns:
         Answers as dictionaries, in the order in which a report prints them.
@@ -49,7 +53,19 @@ def answers_of(
         >>> answers_of({"rows": [], "layers": [], "data": {"task": "unlabeled"}})[0]["text"]
         'Undecided: the data have no labels, so nothing is compared with labels.'
     """
-    return [worded(finding).to_entry() for finding in findings_of(contents, arrays)]
+    return [worded(finding, interface).to_entry() for finding in findings_of(contents, arrays)]
+
+
+def worded_for(record: Record, interface: Interface) -> Record:
+    """The record of a survey with advice for an interface, to be shown and not saved.
+
+    Answers in other words than those of this version stay.
+    """
+    contents = record.contents
+    if contents.get("answers") != answers_of(contents, record.arrays):
+        return record
+    answers = answers_of(contents, record.arrays, interface)
+    return replace(record, contents={**contents, "answers": answers})
 
 
 def findings_of(

@@ -5,6 +5,7 @@ docs/answers.md says what every answer is based on and where it abstains.
 """
 
 from collections.abc import Sequence
+from enum import StrEnum
 from math import inf, isfinite
 from typing import Any
 
@@ -26,20 +27,35 @@ from theodolite.errors import DtypeError
 from theodolite.records import FAMILIES, Answer, Certainty, listed, shown
 
 _PROBES = ("representation-probe-accuracy", "representation-probe-r2")  # a page has one of them
-_DECIDE = "Pass `held_out=` to decide."
-_MEASURE = "Pass `held_out=` to measure how much of it carries over."
 _TRAIN = "Train longer, or check labels, preprocessing and learning rate."
 _REGULARISE = "Check some labels; add data, augmentation or weight decay; or stop earlier."
-_ALIKE = "Pass `held_out=` examples that are drawn like the training examples."
 _MORE = "Measure more examples."
 _MOST_NAMES = 3
 
 
-def worded(finding: Any) -> Answer:
+class Interface(StrEnum):
+    """Where a reader types what an advice names."""
+
+    PYTHON = "python"
+    COMMAND = "command"
+
+    @property
+    def held_out(self) -> str:
+        """The argument for held-out examples."""
+        return "`held_out=`" if self is Interface.PYTHON else "`--held-out`"
+
+    @property
+    def given(self) -> str:
+        """Held-out examples that were given: before "examples"."""
+        return "`held_out=`" if self is Interface.PYTHON else "test"
+
+
+def worded(finding: Any, interface: Interface = Interface.PYTHON) -> Answer:
     """Put a finding into words.
 
     Args:
         finding: a finding of :mod:`theodolite.advice.findings` that has a sentence.
+        interface: whose arguments the advice names.
 
     Returns:
         The answer with text, certainty, evidence and advice.
@@ -55,15 +71,15 @@ def worded(finding: Any) -> Answer:
     """
     match finding:
         case CarryOver():
-            return _carry_over(finding)
+            return _carry_over(finding, interface)
         case FitOnTraining():
-            return _fit_on_training(finding)
+            return _fit_on_training(finding, interface)
         case HeldOutFit():
             return _held_out_fit(finding)
         case LastLayer():
-            return _last_layer(finding)
+            return _last_layer(finding, interface)
         case LayerProbes():
-            return _layers(finding)
+            return _layers(finding, interface)
         case GroupContrast():
             return _groups(finding)
         case Unlabelled():
@@ -162,7 +178,7 @@ def _carried(finding: CarryOver) -> str:
     return f"all of {what}" if share == 1 else f"{percent(share)} of {what}"
 
 
-def _carry_over(finding: CarryOver) -> Answer:
+def _carry_over(finding: CarryOver, interface: Interface) -> Answer:
     """For example "Learned: 97 % of its fit carries over to held-out examples (...)."."""
     verdict = finding.verdict
     evidence = _both(finding)
@@ -194,7 +210,9 @@ def _carry_over(finding: CarryOver) -> Answer:
         evidence += (
             f"; {finding.left_out} others left out: copies, or of classes without training examples"
         )
-    advice = _ALIKE if shifted else _after_carry_over(finding, others)
+    advice = _after_carry_over(finding, f"{interface.given} {others}")
+    if shifted:
+        advice = f"Pass {interface.given} examples that are drawn like the training examples."
     return Answer("task", f"{text}.", sure, evidence, advice, str(verdict), _PROBES)
 
 
@@ -203,7 +221,7 @@ def _after_carry_over(finding: CarryOver, others: str) -> str:
     if finding.verdict is Verdict.LEARNED:
         return ""
     if finding.verdict is Verdict.UNDECIDED:
-        return f"Pass more `held_out=` {others}."
+        return f"Pass more {others}."
     if finding.losses:
         return "Stop earlier, make fewer passes over the text, add text, or train fewer weights."
     return _REGULARISE if finding.verdict is Verdict.MEMORISED else _ceiling(finding)
@@ -259,7 +277,7 @@ def _chance(measured: Measured) -> str:
     return "" if measured.measure == "r2" else f" (chance {percent(measured.chance)})"
 
 
-def _fit_on_training(finding: FitOnTraining) -> Answer:
+def _fit_on_training(finding: FitOnTraining, interface: Interface) -> Answer:
     """For example "Learning: 98 % of this fit is predictable from other examples' inputs. ..."."""
     train, seen = finding.train, finding.evidence
     fits = f"{_value(train)} on the {train.n:,} examples given{_chance(train)}"
@@ -288,7 +306,9 @@ def _fit_on_training(finding: FitOnTraining) -> Answer:
             "were not given."
         )
         evidence = f"{evidence}; the network's: {fits}"
-        return Answer("task", text, "likely", evidence, _MEASURE, "learning", _PROBES)
+        advice = f"Pass {interface.held_out} to measure how much of it carries over."
+        return Answer("task", text, "likely", evidence, advice, "learning", _PROBES)
+    decide = f"Pass {interface.held_out} to decide."
     if finding.inputs in (InputFinding.AT_CHANCE, InputFinding.FIRST_LAYER_ABOVE_CHANCE):
         assert seen is not None
         text = (
@@ -297,18 +317,18 @@ def _fit_on_training(finding: FitOnTraining) -> Answer:
             "may need this architecture."
         )
         evidence = f"the network's accuracy: {fits}"
-        return Answer("task", text, undecided, evidence, _DECIDE, "undecided", _PROBES)
+        return Answer("task", text, undecided, evidence, decide, "undecided", _PROBES)
     text = (
         f"Undecided without held-out data: the network fits its examples ({_value(train)}), but "
         f"{_why_undecided(finding)}."
     )
-    advice = _DECIDE
+    advice = decide
     if finding.left_out:
         text = (
             f"Undecided: none of the {finding.left_out} held-out examples can be used. They are "
             "copies of other examples, or of classes without training examples."
         )
-        advice = "Pass `held_out=` examples that are not among the training examples."
+        advice = f"Pass {interface.given} examples that are not among the training examples."
     evidence = f"measured on {train.n:,} examples that it may have been trained on{_chance(train)}"
     if seen is not None and isfinite(seen.inputs):
         evidence += f"; leave-one-out accuracy on raw inputs: {percent(seen.inputs)}"
@@ -372,7 +392,7 @@ def _held_out_fit(finding: HeldOutFit) -> Answer:
                   "chance", _PROBES)  # fmt: skip
 
 
-def _last_layer(finding: LastLayer) -> Answer:
+def _last_layer(finding: LastLayer, interface: Interface) -> Answer:
     """For example "The network represents the labels: CKA to labels of the last layer ..."."""
     family = FAMILIES[finding.family]
     level = ""
@@ -393,7 +413,7 @@ def _last_layer(finding: LastLayer) -> Answer:
     advice = ""
     if finding.trained_on:
         evidence += "; measured on examples that the network may have been trained on"
-        advice = "Pass `held_out=` and measure the representation family."
+        advice = f"Pass {interface.held_out} and measure the representation family."
         if finding.has_held_out:
             advice = "Measure the representation family, which reads the held-out examples."
     found = "aligned"
@@ -411,7 +431,7 @@ def _last_layer(finding: LastLayer) -> Answer:
     return Answer("task", text, sure, evidence, advice, found, (family.figure, "steps-loss"))
 
 
-def _layers(finding: LayerProbes) -> Answer:
+def _layers(finding: LayerProbes, interface: Interface) -> Answer:
     """For example "Linear probes reach 99 % from fc2 on (chance 10 %). ..."."""
     shares = finding.measure == "probe_accuracy"
     kind, names = finding.finding, list(finding.values)
@@ -469,11 +489,15 @@ def _layers(finding: LayerProbes) -> Answer:
     if raw is not None and kind not in (LayersFinding.CHANCE, LayersFinding.INPUT_ALIKE):
         text += f" The raw input: {percent(raw)}."
     return Answer(
-        "layer", text, *_layer_ground(finding), str(kind), (*_PROBES, "kernel-cka-target")
+        "layer",
+        text,
+        *_layer_ground(finding, interface),
+        str(kind),
+        (*_PROBES, "kernel-cka-target"),
     )
 
 
-def _layer_ground(finding: LayerProbes) -> tuple[Certainty, str, str]:
+def _layer_ground(finding: LayerProbes, interface: Interface) -> tuple[Certainty, str, str]:
     """Certainty, evidence and advice of a sentence about layers."""
     spread = _interval(*finding.interval)
     of_best = f"{layer_name(finding.best)}: {spread}"
@@ -497,13 +521,15 @@ def _layer_ground(finding: LayerProbes) -> tuple[Certainty, str, str]:
         return "undecided", evidence, advice or ("" if finding.memorised else _MORE)
     if finding.repeated > REPEATED:
         copies = f"{percent(finding.repeated)} of the examples are copies of each other"
-        return "undecided", f"{copies}; {evidence}", advice or _DECIDE
+        decide = f"Pass {interface.held_out} to decide."
+        return "undecided", f"{copies}; {evidence}", advice or decide
     differ = finding.finding in (LayersFinding.FROM_LAYER, LayersFinding.ONE_LAYER)
     if not differ and finding.may_differ:
         return "undecided", evidence, advice or _MORE
     if finding.trained_on and finding.model:
         reason = f"the features may have been trained on these {finding.goal}"
-        advice = "" if finding.has_held_out else "Pass `held_out=` to judge layers on new examples."
+        held_out = f"Pass {interface.held_out} to judge layers on new examples."
+        advice = "" if finding.has_held_out else held_out
         return "likely", f"{reason}; {evidence}", advice
     new = finding.model or finding.judged_on == "held-out"  # given features may be trained on them
     # More examples may show a difference.

@@ -14,12 +14,12 @@ from theodolite.cli.terminal import (
     CommandError,
     Files,
     fail_on,
+    for_command,
     keyword_arguments,
     print_json,
     require_conditions,
     require_writable,
     run_document,
-    summary_of,
 )
 from theodolite.records import free_folder
 
@@ -227,13 +227,14 @@ def survey(  # one parameter per option is how typer reads a command
         )
     files = Files()
     files.folder = files.write(lambda: result.save(folder, overwrite=overwrite))
-    files.report = files.write(lambda: result.to_html((files.folder or folder) / "report.html"))
+    shown = for_command(result)
+    files.report = files.write(lambda: shown.to_html((files.folder or folder) / "report.html"))
     if not _is_first():
         return
     if json_:
         print_json(run_document(result.run, files.document()))
     else:
-        typer.echo(f"{summary_of(result)}\n\n{files.lines()}")
+        typer.echo(f"{shown.summary()}\n\n{files.lines()}")
     files.print_problem()
     fail_on(fail_on_ or (), result.answers)
     files.require_written()

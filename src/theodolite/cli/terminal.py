@@ -11,6 +11,7 @@ import sys
 import webbrowser
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -236,13 +237,14 @@ def run_document(run: Run, more: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def summary_of(result: Any) -> str:
-    """The summary of a result; advice to pass held-out data names the option of the command."""
-    text: str = result.summary()
-    run = getattr(result, "run", None)
-    if run is None or run.head.contents["data"].get("held_out") is not None:
-        return text
-    return text.replace("Pass held_out=", "Pass --held-out")
+def for_command(result: Any) -> Any:
+    """A result to show: the advice of a survey names options of the command."""
+    from theodolite.advice import Interface, worded_for
+    from theodolite.surveys import Survey
+
+    if not isinstance(result, Survey):
+        return result
+    return replace(result, record=worded_for(result.record, Interface.COMMAND))
 
 
 def print_json(document: Any) -> None:

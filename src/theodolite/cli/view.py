@@ -8,10 +8,10 @@ import typer
 
 from theodolite.cli.terminal import (
     CommandError,
+    for_command,
     open_page,
     print_json,
     run_document,
-    summary_of,
 )
 from theodolite.errors import RecordError
 from theodolite.records import is_there, runs_in
@@ -58,7 +58,7 @@ def view(
 def _write_report(folders: Sequence[Path], output: Path | None) -> Path:
     from theodolite.surveys import compare
 
-    found = _saved_results(folders)
+    found = {path: for_command(result) for path, result in _saved_results(folders).items()}
     results = list(found.values())
     if len({type(result) for result in results}) > 1:
         kinds = ", ".join(f"{path} ({type(result).__name__})" for path, result in found.items())
@@ -72,7 +72,7 @@ def _write_report(folders: Sequence[Path], output: Path | None) -> Path:
             "some of them, or run theodolite study gallery (of theodolite-papers)"
         )
     for path, result in found.items():
-        typer.echo(f"{path}\n{summary_of(result)}\n")
+        typer.echo(f"{path}\n{result.summary()}\n")
     shown = results[0] if len(results) == 1 else compare(*results)
     file_name = "report.html" if len(results) == 1 else "comparison.html"
     page = shown.to_html(output or folders[0] / file_name)
