@@ -182,7 +182,7 @@ def within_limit(folder: Path | None, only: str, limit: float) -> None:
         contents = found.record.contents
         measured = [family for family in FAMILIES if family not in contents["skipped"]]
         lines = [f"{family}: {why}" for family, why in contents["skipped"].items()]
-        lines += [contents["cut"]] if contents["cut"] else []
+        lines += [contents["cut"]["text"]] if contents["cut"] else []
         print(
             f"| {name} | {taken:.1f} | {len(measured)} of {len(FAMILIES)} | {len(found.layers)} | "
             f"{'; '.join(lines)} |",

@@ -24,8 +24,9 @@ from tests.report.made_records import (
     survey_run,
 )
 from tests.report.paths import numbers_at
+from theodolite.advice.reasons import reason
 from theodolite.errors import WriteError
-from theodolite.records import Record, Run, groups_of, load_run, save_run, shown
+from theodolite.records import Note, Record, Run, groups_of, load_run, save_run, shown
 from theodolite.report import notebook_html, write_html
 from theodolite.report._catalog import headline_charts
 from theodolite.report._overview import notes_of, table_of
@@ -418,12 +419,27 @@ def test_a_file_without_a_digest_says_so():
     assert f"old: {note[0].lower()}{note[1:]}" in both
 
 
-def test_what_the_time_limit_cut_is_on_the_page():
+@pytest.mark.parametrize("typed", [True, False], ids=["note", "text of an old record"])
+def test_what_the_time_limit_cut_is_on_the_page(typed):
     run = survey_run(name="net")
-    cut = "To end within 30 s, the survey used 32 of 600 examples for gradient"
-    record = replace(run.head, contents={**run.head.contents, "cut": cut})
+    why = reason(Note.CUT, limit=30.0, parts={"gradient": [32, 600], "kernel": [64, 600]})
+    cut = (
+        "To end within 30 s, the survey used 32 of 600 examples for gradient, 64 of 600 examples "
+        "for kernel. Pass seconds=None (in a terminal --seconds 0) to use all"
+    )
+    record = replace(
+        run.head, contents={**run.head.contents, "cut": why.to_entry() if typed else cut}
+    )
     assert f"<li>{cut}.</li>" in page_html([Run("net", record, (record,))])
     assert f"net: {cut}." in page_html([Run("net", record, (record,)), survey_run(name="b")])
+
+
+@pytest.mark.parametrize("typed", [True, False], ids=["note", "text of an old record"])
+def test_what_a_sketch_lacks_is_on_the_page(typed):
+    run, why = survey_run(name="net"), reason(Note.NOT_IN_SKETCHES)
+    routes = {"tangent": {"method": "sketch", "missing": why.to_entry() if typed else str(why)}}
+    record = replace(run.head, contents={**run.head.contents, "routes": routes})
+    assert f"missing {why}".replace("_", " ") in page_html([Run("net", record, (record,))])
 
 
 def with_values(run, measure, value):

@@ -47,6 +47,8 @@ def test_what_needs_a_model_says_that_there_was_none(both):
     told = {entry["measure"]: entry["text"] for entry in found["warnings"]}
     assert told["omega_contrast"] == f"not measured: {NO_MODEL}"
     assert told["cka_input"] == f"not measured: {NO_MODEL}"
+    lines = [line for line in both[1].summary().splitlines() if NO_MODEL in line]
+    assert lines == [f"covariance, tangent, cka_input and omega_contrast: not measured, {NO_MODEL}"]
     assert {row["measure"] for row in found["rows"]}.isdisjoint({"omega", "loss", "cka_input"})
     assert {row["read_at"] for row in found["rows"]} == {"as given"}
     assert found["data"]["input_shape"] is None

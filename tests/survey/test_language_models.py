@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import theodolite as th
 from tests.survey.subjects import value
 from theodolite.measures import gradient
+from theodolite.records import Note
 
 transformers = pytest.importorskip("transformers")
 
@@ -403,7 +404,10 @@ def test_kernels_that_take_too_long_are_sketched_and_the_record_says_why(monkeyp
     )
     sketched = th.survey(model, batch, **given).record.contents["routes"]["tangent"]
     assert sketched["method"] == "sketch"
-    assert "multiply-adds, more than 0e+00; a sketch takes 1.0e+00" in sketched["reason"]
+    why, missing = sketched["reason"], sketched["missing"]
+    assert "multiply-adds, more than 0e+00; a sketch takes 1.0e+00" in why["text"]
+    assert (why["note"], why["facts"]["sketched"]) == (Note.SKETCHED, 1.0)
+    assert missing["note"] == Note.NOT_IN_SKETCHES
     forced = th.survey(model, batch, **given, options={"tangent": "exact"})
     assert forced.record.contents["routes"]["tangent"]["method"] == "exact"
     monkeypatch.setattr("theodolite.surveys.tangent._sketch_passes", lambda context, n: 1e30)

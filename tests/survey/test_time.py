@@ -8,6 +8,7 @@ import torch
 import theodolite as th
 from tests.survey.subjects import blobs, cnn, images, mlp
 from theodolite.errors import DomainError
+from theodolite.records import Note
 from theodolite.surveys import SurveyOptions, draw_probe
 from theodolite.surveys.context import SurveyContext
 from theodolite.surveys.families import PARTS
@@ -71,7 +72,7 @@ def test_parts_that_read_features_take_fewer_rows_after_a_slow_pass(monkeypatch)
     sizes = [r.record.contents["config"]["sizes"]["representation"] for r in (quick, found)]
     assert sizes[0] == 2000
     assert 32 <= sizes[1] < 600
-    assert "of 600 examples for representation" in found.record.contents["cut"]
+    assert "of 600 examples for representation" in found.record.contents["cut"]["text"]
 
 
 def test_slow_small_steps_say_nothing_of_passes(monkeypatch):
@@ -104,7 +105,11 @@ def test_the_cut_is_one_line_with_the_argument_that_lifts_it(monkeypatch):
     slow(monkeypatch, 0.05)
     found = th.survey(mlp(), blobs(600), families=["kernel", "gradient"], permutations=2)
     contents = found.record.contents
-    assert contents["cut"].startswith("To end within 30 s, the survey used ")
+    cut, few = contents["cut"], contents["config"]["sizes"]["gradient"]
+    assert cut["text"].startswith("To end within 30 s, the survey used ")
+    assert (cut["note"], cut["facts"]["limit"]) == (Note.CUT, 30.0)
+    assert cut["facts"]["parts"]["gradient"] == [few, 600]
+    assert cut["text"] in found.summary()
     assert contents["config"]["sizes"]["gradient"] < 600
     assert "up to 600 of 600 examples, classification" in found.summary()
     free = th.survey(mlp(), blobs(600), families="gradient", permutations=2, seconds=None)
@@ -230,7 +235,7 @@ def test_a_monitor_keeps_the_time_and_the_memory_of_its_options(monkeypatch):
         return monitor.measure(0).record.contents
 
     slow(monkeypatch, 0.3)
-    assert measured(seconds=30.0)["cut"].startswith(
+    assert measured(seconds=30.0)["cut"]["text"].startswith(
         "To end within 30 s, the survey used 32 of 100 examples for kernel"
     )
     assert {row["n"] for row in measured(memory_limit=10**5)["rows"]} < set(range(100))

@@ -173,7 +173,7 @@ class Reason(str):
         return Reason, (self.note, str(self), self.facts)
 
     def to_entry(self) -> dict[str, Any]:
-        """Plain data for the notes of a ranking."""
+        """Plain data for a record: the kind, its facts and the words."""
         return {"note": self.note.value, "facts": dict(self.facts), "text": str(self)}
 
 
@@ -193,6 +193,8 @@ def reason(note: Note, **facts: Any) -> Reason:
 def _in_words(key: str, fact: Any) -> Any:
     if isinstance(fact, list):
         return listed(map(named, fact) if key in _NAMES else fact, most=4)
+    if isinstance(fact, Mapping):  # families that used fewer examples
+        return ", ".join(f"{few:,} of {all_:,} examples for {k}" for k, (few, all_) in fact.items())
     return named(fact) if key in _NAMES and isinstance(fact, str) else fact
 
 
@@ -235,12 +237,13 @@ def noted(contents: Mapping[str, Any]) -> list[str]:
     models: dict[str, list[str]] = {}
     for model in contents["models"]:
         for note in model["notes"]:
-            models.setdefault(_words(note), []).append(model["name"])
+            models.setdefault(words_of(note), []).append(model["name"])
     several = [f"{listed(map(named, names), most=4)}: {text}" for text, names in models.items()]
-    return [*map(_words, contents["notes"]), *several]
+    return [*map(words_of, contents["notes"]), *several]
 
 
-def _words(entry: str | Mapping[str, Any]) -> str:
+def words_of(entry: str | Mapping[str, Any]) -> str:
+    """The words of a note in a record; records before version 0.3 hold the words alone."""
     return entry if isinstance(entry, str) else str(entry["text"])
 
 

@@ -38,10 +38,10 @@ def summary_text(
     reasons: dict[str, list[str]] = {}  # families with one reason share a line
     for family, why in contents["skipped"].items():
         reasons.setdefault(why, []).append(family)
-    warnings, known = [], {f"not measured: {why}": why for why in reasons}
+    warnings = []
     for entry in contents["warnings"]:
-        if entry["layer"] is None and entry["text"] in known:
-            reasons[known[entry["text"]]].append(entry["measure"])
+        if entry.get("reason") in reasons:
+            reasons[entry["reason"]].append(entry["measure"])
         else:
             warnings.append(entry)
     lines += [f"{listed(families)}: not measured, {why}" for why, families in reasons.items()]

@@ -95,8 +95,10 @@ _WARNING = {
     "measure": _TEXT,
     "text": _TEXT,
     "note?": _TEXT_OR_NULL,
+    "reason?": _TEXT,
     "count?": _COUNT,
 }
+_NOTE = _OrText({"note": _TEXT, "text": _TEXT, "facts": (dict,)})
 _ANYTHING = dict.fromkeys(("versions?", "routes?", "seconds?"), (dict,))
 _HEAD = {"name": _TEXT, "config": _CONFIG, "data": _DATA, "layers": _LAYERS} | _ANYTHING
 _SURVEY = _HEAD | {
@@ -106,12 +108,13 @@ _SURVEY = _HEAD | {
     "curves": _Each(list, _CURVE),
     "skipped": _Each(dict, _TEXT),
     "warnings": _Each(list, _WARNING),
+    "cut?": _OrNull(_NOTE),
     "example_losses?": _OrNull({"mean": _TEXT, "measurements": _COUNT}),
 }
 _SCORE = {"n": _COUNT} | {
     f"{measure}{end}": _NUMBER for measure in ("error", "accuracy") for end in ("", "_low", "_high")
 }
-_NOTES = _Each(list, _OrText({"note": _TEXT, "text": _TEXT, "facts": (dict,)}))
+_NOTES = _Each(list, _NOTE)
 _MODEL = {
     "name": _TEXT,
     "parameters": _COUNT,

@@ -11,6 +11,7 @@ from theodolite.advice.reasons import (
     missing_in,
     not_shown,
     shared_words,
+    words_of,
 )
 from theodolite.records import FAMILIES, Group, finite, listed, plain, shown_as
 from theodolite.report._depth import Chart, headlines, is_shortcut
@@ -137,7 +138,11 @@ def notes_of(group: Group) -> list[str]:
         for (heading, why), layers in said.items()
     ]
     cuts = [(run.name, run.last.record.contents.get("cut")) for run in group.runs]
-    notes += [f"{plain(name)}: {cut}." if len(cuts) > 1 else f"{cut}." for name, cut in cuts if cut]
+    notes += [
+        f"{plain(name)}: {words_of(cut)}." if len(cuts) > 1 else f"{words_of(cut)}."
+        for name, cut in cuts
+        if cut
+    ]
     old = {run.name: digest_words(run.run.head, *run.run.steps) for run in group.runs}
     return notes + [
         f"{plain(name)}: {words}." if len(old) > 1 else f"{words[0].upper()}{words[1:]}."

@@ -16,7 +16,7 @@ from theodolite.advice.captions import (
 )
 from theodolite.advice.comparing import QUESTIONS, group_answers
 from theodolite.advice.pairs import LayerPairs
-from theodolite.advice.reasons import count_of, notes_in
+from theodolite.advice.reasons import count_of, notes_in, words_of
 from theodolite.records import (
     CHANCE,
     FAMILIES,
@@ -491,6 +491,8 @@ def _words(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _fact(value: Any) -> str:
     """A setting as people write it: lists with commas, mappings as names with values."""
+    if isinstance(value, Mapping) and "note" in value:
+        return words_of(value)
     if isinstance(value, Mapping):
         entries = (
             f"{_FACTS.get(key, key)} {_fact(entry)}"

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from theodolite.advice.reasons import failure, not_measured, reason
+from theodolite.advice.reasons import failure, reason
 from theodolite.engine import (
     Checked,
     GradientAlignment,
@@ -196,7 +196,7 @@ def _agreement(
     try:
         few = _pairs(context, layers, _pair_count(context))
     except MemoryLimitError as error:
-        record.warn(None, "gradient", "gradient_confusion", not_measured(failure(error)))
+        record.not_measured("gradient", "gradient_confusion", failure(error))
     return (sums, sums.total, sums.logits), few, False
 
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from theodolite.advice.reasons import Reason, not_measured, reason
+from theodolite.advice.reasons import Reason, reason
 from theodolite.advice.sentences import percent
 from theodolite.measures import kernel
 from theodolite.measures.kernel import CenteredGrams
@@ -101,7 +101,7 @@ def _references(
         gram = inputs.gram[None].to(device)
         found.append(_Reference("cka_input", CenteredGrams.of(gram, [inputs.eps])))
     elif context.given is not None:
-        record.warn(None, "kernel", "cka_input", not_measured(reason(Note.NO_MODEL)))
+        record.not_measured("kernel", "cka_input", reason(Note.NO_MODEL))
     return found
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from theodolite.advice.reasons import Reason
+from theodolite.advice.reasons import Reason, not_measured
 from theodolite.advice.reasons import reason as words
 from theodolite.records import Estimate, Note
 from theodolite.surveys.layers import Layer
@@ -104,6 +104,11 @@ class RecordBuilder:
             "count": 1,
         }
         self._warnings[key] = entry
+
+    def not_measured(self, family: str, measure: str, why: Reason) -> None:
+        """Add a note about a number of the whole model that was not measured."""
+        self.warn(None, family, measure, not_measured(why))
+        self._warnings[None, family, measure].setdefault("reason", str(why))
 
     def curve(
         self,

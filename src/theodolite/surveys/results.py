@@ -13,7 +13,7 @@ import numpy as np
 
 from theodolite.advice.captions import digest_words
 from theodolite.advice.comparing import latest_answers
-from theodolite.advice.reasons import count_of
+from theodolite.advice.reasons import count_of, words_of
 from theodolite.advice.summary import summary_text
 from theodolite.errors import DomainError, DtypeError, RecordError, UnknownNameError
 from theodolite.records import (
@@ -244,7 +244,7 @@ class Survey(OneRun):
         title = f"{name + ': ' if name else ''}{count} {kind}examples, "
         text = summary_text(self.record, title=f"{title}{task}{labels}")
         cut = self.record.contents.get("cut")
-        return (text if cut is None else f"{text}\n{cut}") + digest_line(self.record)
+        return (text if cut is None else f"{text}\n{words_of(cut)}") + digest_line(self.record)
 
     def __repr__(self) -> str:
         contents: Mapping[str, Any] = self.record.contents

@@ -20,7 +20,7 @@ from torch import nn
 from theodolite._distributed import Processes, alike
 from theodolite._version import __version__
 from theodolite.advice import answers_of
-from theodolite.advice.reasons import Reason, count_of, failure, not_measured, reason
+from theodolite.advice.reasons import Reason, count_of, failure, reason
 from theodolite.checks import size_in_bytes
 from theodolite.engine import (
     Batch,
@@ -340,7 +340,7 @@ def _measure_part(
     if context.given is not None and family == "gradient":  # survey_features: headline only
         row = row or "omega_contrast"
     if why is not None and row:
-        record.warn(None, family, row, not_measured(why))
+        record.not_measured(family, row, why)
     elif why is not None:
         record.skipped[family] = why
     _report(context, part, record.rows[known:], why)
@@ -397,7 +397,7 @@ def _measure_loss(context: SurveyContext) -> None:
     why = _tried(context, partial(measure_loss, context, context.record))
     wanted = "gradient" in context.options.families or context.options.loss is not None
     if why is not None and wanted:
-        context.record.warn(None, "gradient", "loss", not_measured(why))
+        context.record.not_measured("gradient", "loss", why)
 
 
 def _without_loss(context: SurveyContext) -> Reason | None:
@@ -486,7 +486,7 @@ def _require_options(context: SurveyContext) -> None:
         require_example_loss(context)
 
 
-def finished_record(context: SurveyContext, step: int | None, cut: str | None = None) -> Record:
+def finished_record(context: SurveyContext, step: int | None, cut: Reason | None = None) -> Record:
     """Make the record from the rows and curves of all families.
 
     Raises:
@@ -519,7 +519,7 @@ def finished_record(context: SurveyContext, step: int | None, cut: str | None = 
         "layers": [layer.describe() for layer in _shown_layers(context)],
         "rows": record.rows,
         "answers": [],
-        "cut": cut,
+        "cut": None if cut is None else cut.to_entry(),
         "probes": record.probes,
         "example_losses": record.example_losses,
         "curves": record.curves,

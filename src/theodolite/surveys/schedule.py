@@ -182,15 +182,12 @@ class Schedule:
             self._cut[family] = count, max(wanted, self._cut.get(family, (0, 0))[1])
             context.plan = context.plan.with_sizes(**{family: count})
 
-    def cut(self) -> str | None:
-        """The cuts of the time limit, in one line with the argument that lifts it."""
+    def cut(self) -> Reason | None:
+        """The cuts of the time limit, with the argument that lifts it."""
         if not self._cut:
             return None
-        parts = [
-            f"{few:,} of {all_:,} examples for {name}" for name, (few, all_) in self._cut.items()
-        ]
-        limit = self._context.options.seconds
-        return str(reason(Note.CUT, parts=", ".join(parts), limit=limit))
+        parts = {family: list(numbers) for family, numbers in self._cut.items()}
+        return reason(Note.CUT, parts=parts, limit=self._context.options.seconds)
 
 
 def _round_up(seconds: float) -> int:

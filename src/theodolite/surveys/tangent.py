@@ -51,7 +51,7 @@ def measure_tangent(context: SurveyContext, record: RecordBuilder) -> None:
             exact = False
     if not exact:
         _sketch(context, record, layers)
-        record.routes["tangent"] |= {} if why is None else {"reason": str(why)}
+        record.routes["tangent"] |= {} if why is None else {"reason": why.to_entry()}
     _equilibrium(context, record)
     if context.plan.curves and context.options.details and context.task is None:
         _heat_maps(context, record, layers)
@@ -186,7 +186,7 @@ def _sketch(context: SurveyContext, record: RecordBuilder, layers: Sequence[Laye
         "n": n,
         "sketch_vectors": context.options.sketch_vectors,
         **found.sketch,
-        "missing": str(reason(Note.NOT_IN_SKETCHES)),
+        "missing": reason(Note.NOT_IN_SKETCHES).to_entry(),
     }
 
 
