@@ -13,7 +13,7 @@ from theodolite.engine import kernel_engine, tangent_alignments, tangent_kernels
 from theodolite.engine import plan as planning
 from theodolite.engine.sketch import KernelMoments
 from theodolite.engine.state import untouched
-from theodolite.errors import MemoryLimitError, NotFiniteError
+from theodolite.errors import MemoryLimitError, NotFiniteError, RangeError
 from theodolite.measures.tangent import tangent_alignment
 
 
@@ -193,6 +193,20 @@ def test_repeated_passes_over_columns_are_compared(monkeypatch):
     assert tangent_alignments(SecondPass(1.0), x, y).checked.batched
     found = tangent_alignments(SecondPass(1.5), x, y)
     assert not found.checked.batched
+
+
+@pytest.mark.parametrize(("scale", "which"), [(1e21, slice(6)), (1e21, 3), (1e-21, slice(6))])
+def test_kernels_outside_the_range_of_float32_are_refused(scale, which):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 5, bias=False), nn.Linear(5, 2, bias=False))
+    x, y = torch.randn(6, 4), torch.arange(6) % 2
+    x[which] *= scale
+    with pytest.raises(RangeError, match=r"dtype=torch\.float64"):
+        tangent_alignments(model, x, y)
+    found = tangent_alignments(model, x, y, dtype=torch.float64)
+    wanted = tangent_alignments(model.double(), x.double(), y)
+    for layer, alignment in found.items():
+        assert_close(alignment.alignment, wanted[layer].alignment, dtype=torch.float32)
 
 
 def test_an_infinite_slope_names_its_example():

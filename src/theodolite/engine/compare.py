@@ -297,13 +297,13 @@ def require_range(
             )
             for side, example in zip(sides, (left, right), strict=True):
                 _require_finite_gradients(recorder, side, example)
-            raise _out_of_range(layer, kernel.dtype, f"above {limit.max:.1e}")
+            raise out_of_range(layer, kernel.dtype, f"above {limit.max:.1e}")
         if size > _SAFE_MULTIPLE * limit.tiny or sides[0] is not sides[1]:
             continue
         own = _squared_gradient(recorder, sides[0], 0, recorder.ownership.layers[layer])
         found = _equal_output_entries(kernel, mode)[..., 0, 0].double().sum()
         if (own - found).abs() > recorder.tolerance * own:
-            raise _out_of_range(layer, kernel.dtype, f"below {limit.tiny:.1e}")
+            raise out_of_range(layer, kernel.dtype, f"below {limit.tiny:.1e}")
 
 
 def _equal_output_entries(kernel: Tensor, mode: str) -> Float[Tensor, "*outputs n m"]:
@@ -311,7 +311,8 @@ def _equal_output_entries(kernel: Tensor, mode: str) -> Float[Tensor, "*outputs 
     return kernel.diagonal(dim1=1, dim2=3).movedim(2, 0) if mode == "full" else kernel
 
 
-def _out_of_range(layer: str, dtype: torch.dtype, got: str) -> RangeError:
+def out_of_range(layer: str, dtype: torch.dtype, got: str) -> RangeError:
+    """The error of a kernel with numbers outside the range of its dtype."""
     double = dtype == torch.float64
     advice = "pass dtype=torch.float64, or a model and data in float64"
     advice = "divide the outputs by a constant" if double else advice

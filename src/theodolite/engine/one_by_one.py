@@ -19,7 +19,7 @@ from theodolite.engine.calls import CannotSplitError, WrongGradientError
 from theodolite.engine.check import SuspectCalls
 from theodolite.engine.rounding import Comparison
 from theodolite.engine.state import evaluating, model_device, preserved_randomness, preserved_state
-from theodolite.errors import CaptureError, NotFiniteError, TheodoliteError
+from theodolite.errors import CaptureError, NotFiniteError, RangeError, TheodoliteError
 
 if TYPE_CHECKING:
     from theodolite.engine.inputs import BatchList
@@ -84,6 +84,8 @@ def require_sound_fallback(
             measure(one)
         except WrongGradientError as wrong:
             raise CaptureError(f"{wrong}; {_why_rules_are_wrong(recorder, one)}") from wrong
+        except RangeError:
+            raise
         except (CannotSplitError, NotFiniteError):
             continue  # rounding of what vanishes; the measurement itself names the example
 

@@ -40,6 +40,7 @@ from theodolite.engine.compare import (
     add_gradients,
     compare_forms,
     compare_in_batch,
+    out_of_range,
     plain_gradients,
 )
 from theodolite.engine.contract import KernelBlock
@@ -346,6 +347,10 @@ def _exact(engine: KernelEngine, data: BatchList, labels: Tensor) -> TangentAlig
         torch.stack([getattr(moments[layer], what) for layer in engine.layers])
         for what in ("form", "centered", "uncentered")
     )
+    for layer, norm in zip(engine.layers, uncentered.tolist(), strict=True):
+        if not math.isfinite(norm) and energies.isfinite().all():
+            limit = torch.finfo(engine.dtype).max
+            raise out_of_range(layer, engine.dtype, f"above {limit:.1e}")
     if engine.fallback is None:  # otherwise all gradients are autograd's own
         found, wanted, sizes = (
             dict(zip(engine.layers, part.tolist(), strict=True))
