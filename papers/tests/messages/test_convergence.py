@@ -27,7 +27,7 @@ X, Y, W = torch.ones(3, 2), torch.tensor([1.0, -1.0, 1.0]), torch.zeros(2)
             "features has 3, targets has 2",
         ),
         *(
-            (call, DtypeError, r"projections: expected the result of label_projections\(.*Tensor")
+            (call, DtypeError, r"projections: expected .*[lL]abel_?[pP]rojections.*, got Tensor")
             for call in (
                 lambda: convergence.gradient_descent_loss(X, 0.1, 1),
                 lambda: trajectories.gradient_descent_weight_norm(X, 0.1, 1),

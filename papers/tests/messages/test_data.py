@@ -177,7 +177,7 @@ def test_messages(call, error, message):
         ({"y_test": None}, "x_train, y_train, x_test, y_test, but y_test is missing; found x_tr"),
         ({"y_test": None, "x_test": None}, "but x_test, y_test are missing; found x_train, y_tr"),
         ({"x_train": np.array(3)}, r"x_train: expected at least 2 axes.*got shape \(\)"),
-        ({"x_train": np.array(["a"])}, r"x_train: expected numbers .*, got <U1"),
+        ({"x_train": np.array(["a"])}, r"x_train: expected numbers .*, got text"),
         ({"y_train": Y > 0}, r"y_train: expected numbers .*, got bool"),
         ({"y_train": Y[:3]}, "x_train has 4, y_train has 3"),
         ({"y_train": Y - 1}, "y_train: expected labels of at least 0, got -1"),
