@@ -139,3 +139,35 @@ def test_private_imports_are_found(tmp_path, line, allowed):
     path.parent.mkdir(parents=True)
     path.write_text(line)
     assert (list(private_imports(path, tmp_path / "theodolite")) == []) == allowed
+
+
+LABORATORY = "theodolite_papers"
+# File that needs the laboratory -> why. Tests of papers' formulas are in papers/tests.
+NEEDS_LABORATORY = {
+    "end_to_end/test_guide.py": "runs the pages of the guide, and two load the laboratory's tables"
+}
+
+
+def imported(path: Path) -> set[str]:
+    """Modules that a file imports, also by a call with their name."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add(node.module or "")
+        elif isinstance(node, ast.Call) and node.args:
+            called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if called in ("import_module", "importorskip", "__import__"):
+                found.add(ast.unparse(node.args[0]).removeprefix("f").strip("'\""))
+    return {name.split(".")[0] for name in found}
+
+
+def test_tests_of_the_instrument_do_without_the_laboratory():
+    folder = ROOT / "tests"
+    users = {
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*.py")
+        if LABORATORY in imported(path)
+    }
+    assert users == set(NEEDS_LABORATORY)

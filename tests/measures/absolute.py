@@ -3,12 +3,10 @@
 from functools import partial
 
 from theodolite.measures import representation
-from theodolite_papers.imani2022.formulas import curves
 
 alignment_area = partial(representation.alignment_area, rows="none", normalized=False)
 alignment_curve = partial(representation.alignment_curve, rows="none", scale="absolute")
 area_from_projections = partial(representation.area_from_projections, normalized=False)
-chance_curve = partial(curves.chance_curve, rows="none", scale="absolute")
 curve_from_projections = partial(representation.curve_from_projections, scale="absolute")
 top_share = partial(representation.top_share, rows="none")
 

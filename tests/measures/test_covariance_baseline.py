@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.measures.covariances import orthogonal, random_spd, with_eigenvalues
+from tests.reference.covariance import basis_misalignment as of_one_basis
 from tests.tolerances import assert_close
 from theodolite.errors import ShapeError
 from theodolite.linalg import Eigen, symmetric_eigen
@@ -20,7 +21,6 @@ from theodolite.measures.covariance import (
     relative_misalignment,
     subspace_size,
 )
-from theodolite_papers.maennel2020.formulas.basis import basis_misalignment
 
 B = random_spd(5, seed=5)
 DATA = with_eigenvalues([8.0, 5.0, 3.0, 2.0, 1.0], seed=1)
@@ -90,6 +90,10 @@ def test_all_draws_are_returned_and_follow_the_generator():
     assert first.shape == (4,)
     assert torch.equal(first, second)
     assert len(set(first.tolist())) == 4
+
+
+def basis_misalignment(bases, weights):
+    return torch.tensor([of_one_basis(basis.numpy(), weights.numpy()) for basis in bases])
 
 
 def test_draws_are_scores_of_random_bases():

@@ -5,6 +5,7 @@ from math import sqrt
 import pytest
 import torch
 
+from tests.measures.kernels import feature_kernel
 from tests.tolerances import assert_close
 from theodolite.measures.tangent import (
     alignment_decomposition,
@@ -12,7 +13,6 @@ from theodolite.measures.tangent import (
     stacked_kernel,
     tangent_alignment,
 )
-from theodolite_papers.lou2022.formulas.feature_evolution import feature_kernel
 
 N, K = 6, 3
 

@@ -6,7 +6,6 @@ import torch
 
 from theodolite.errors import DomainError, DtypeError, ShapeError
 from theodolite.measures import gradient
-from theodolite_papers.mehta2021.formulas import memorisation
 
 V = torch.tensor([[3.0, 0.0], [0.0, 4.0], [3.0, 4.0]])
 Y = torch.tensor([0, 0, 1])
@@ -58,17 +57,6 @@ Y = torch.tensor([0, 0, 1])
         (lambda: gradient.confusion_of_gram(V), ShapeError, "gram: expected a square matrix"),
         (lambda: gradient.confusion_of_gram(torch.eye(2).cumsum(1)), DomainError, "symmetric"),
         (lambda: gradient.relative_norm(V, V.T), ShapeError, "expected equal shapes"),
-        (
-            lambda: memorisation.is_extreme_memorization(1.2, 0.1, 0.1, 100),
-            DomainError,
-            r"train_accuracy: expected a number in \[0.0, 1.0\], got 1.2",
-        ),
-        (
-            lambda: memorisation.is_extreme_memorization(1.0, 0.1, 0.1, 0),
-            DomainError,
-            "test_size: expected an integer of at least 1, got 0",
-        ),
-        (lambda: memorisation.two_vector_measures(-1.0, 1.0, 0.0), DomainError, "norm_a"),
         (
             lambda: gradient.VectorMoments.of(V) + gradient.VectorMoments.of(V, Y),
             ShapeError,

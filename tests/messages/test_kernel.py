@@ -6,7 +6,6 @@ import torch
 
 from theodolite.errors import DomainError, DtypeError, ShapeError
 from theodolite.measures import kernel
-from theodolite_papers.canatar2022.formulas import spectrum
 
 K = torch.tensor([[2.0, 1.0, 0.0], [1.0, 3.0, 0.5], [0.0, 0.5, 1.0]])
 F = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 7.0], [0.0, 1.0]])
@@ -37,7 +36,6 @@ NAN = torch.full((4, 2), torch.nan)
         ),
         (lambda: kernel.target_gram(LABELS - 1), DomainError, "labels? of at least 0, got -1"),
         (lambda: kernel.target_gram(LABELS, 1), DomainError, "below num_classes = 1, got 1"),
-        (lambda: spectrum.optimal_kernel(F.unsqueeze(0)), ShapeError, "targets: expected 2 axes"),
         (
             lambda: kernel.participation_ratio(SKEWED),
             DomainError,
@@ -86,9 +84,6 @@ NAN = torch.full((4, 2), torch.nan)
         ),
         (lambda: kernel.modes_to_reach(CURVE + 1), DomainError, r"0 first.*cumulative_power\("),
         (lambda: kernel.power_area(CURVE.flip(0)), DomainError, "nondecreasing"),
-        (lambda: spectrum.power_evenness(F, 2), ShapeError, "curve: expected 1 axes"),
-        (lambda: spectrum.power_evenness(CURVE, 0), DomainError, "num_classes: .* at least 1"),
-        (lambda: spectrum.spectral_gap(CURVE, 1), DomainError, "decreasing order.*kernel_spectrum"),
         (lambda: kernel.participation_ratio(F), ShapeError, "gram: expected a square"),
         (
             lambda: kernel.target_gram(np.array(["a", "b"])),

@@ -1,16 +1,13 @@
-"""Every row of the registry, and every formula of a paper, with its law."""
+"""Every row of the registry with its law. Laws of the papers' formulas are beside them."""
 
-import importlib
 from dataclasses import dataclass
-from pathlib import Path
-from pkgutil import iter_modules
 
 import numpy as np
 
 from tests.conformance.inputs import draw
 from tests.conformance.laws import covariance, gradient, kernel, representation, tangent
 from tests.conformance.laws.law import Law
-from theodolite.measures.registry import MEASURES, Measure, read_measures
+from theodolite.measures.registry import MEASURES, Measure
 
 FAMILIES = {
     "representation": representation,
@@ -37,26 +34,3 @@ class Row(Law, Measure):
 
 
 ROWS = {name: Row(**vars(measure), **vars(LAWS[name])) for name, measure in MEASURES.items()}
-
-
-PAPERS = {
-    "representation": "imani2022",
-    "covariance": "maennel2020",
-    "kernel": "canatar2022",
-    "tangent": "lou2022",
-    "gradient": "mehta2021",
-}
-
-
-def formula(family: str, name: str):
-    """The function of that name among the formulas of a family's paper."""
-    package = importlib.import_module(f"theodolite_papers.{PAPERS[family]}.formulas")
-    modules = [
-        importlib.import_module(f"{package.__name__}.{module.name}")
-        for module in iter_modules(package.__path__)
-    ]
-    return next(getattr(module, name) for module in modules if hasattr(module, name))
-
-
-_FORMULAS = read_measures((Path(__file__).parent.parent / "formulas.csv").read_text(), formula)
-FORMULAS = {name: Row(**vars(measure), **vars(LAWS[name])) for name, measure in _FORMULAS.items()}

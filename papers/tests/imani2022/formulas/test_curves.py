@@ -1,12 +1,13 @@
 """Chance levels, differences, averages, one-versus-one tasks, Picard ratios: spec 1."""
 
+from functools import partial
 from itertools import combinations, permutations
 
 import numpy as np
 import pytest
 import torch
 
-from tests.measures.absolute import alignment_area, alignment_curve, chance_curve
+from tests.measures.absolute import alignment_area, alignment_curve
 from tests.tolerances import assert_close
 from theodolite.linalg import gram_sums, projections_from_gram
 from theodolite.measures.representation import (
@@ -15,6 +16,7 @@ from theodolite.measures.representation import (
     label_projections,
     prepare_features,
 )
+from theodolite_papers.imani2022.formulas import curves
 from theodolite_papers.imani2022.formulas.curves import (
     curve_average,
     curve_difference,
@@ -23,6 +25,8 @@ from theodolite_papers.imani2022.formulas.curves import (
     one_vs_one_difference,
     picard_ratios,
 )
+
+chance_curve = partial(curves.chance_curve, rows="none", scale="absolute")
 
 
 def normal(generator, *shape):

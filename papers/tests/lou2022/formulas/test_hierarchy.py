@@ -2,6 +2,7 @@
 
 from math import nan
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -209,3 +210,8 @@ class TestLayerEnergy:
         energy = layer_energy(torch.tensor([[0.0, 3.0], [0.0, 4.0]]), (1, 1))
         assert_close(energy.squared, [[nan, nan], [0.36, 0.64]], dtype=torch.float32)
         assert_close(energy.norm, [[nan, nan], [0.6, 0.8]], dtype=torch.float32)
+
+
+def test_the_shape_checker_is_on_for_formulas():
+    with pytest.raises(jaxtyping.TypeCheckError):
+        prominence(torch.zeros(2, 2))
