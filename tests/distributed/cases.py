@@ -38,6 +38,16 @@ def sentences() -> tuple[Tensor, Tensor]:
     return ids, ids.where(torch.arange(5) > 0, -100)
 
 
+def other_blobs() -> tuple[Tensor, Tensor]:
+    x, y = blobs(25, seed=1)
+    return x.double(), y
+
+
+def other_sentences() -> tuple[Tensor, Tensor]:
+    ids = torch.randint(0, 12, (25, 5), generator=torch.Generator().manual_seed(1))
+    return ids, ids.where(torch.arange(5) > 0, -100)
+
+
 def tagged() -> tuple[Tensor, Tensor]:
     ids, _ = sentences()
     return ids, (ids % 3).where(ids != 7, -100)
@@ -88,6 +98,20 @@ CASES: dict[str, Case] = {
     "wide layers": Case(
         lambda: mlp((6, 70, 90, 3)).double(),
         options={"options": {"memory_limit": 2**14}, "families": "kernel"},
+    ),
+    # Products of features leave no outputs, so these need passes of their own.
+    "all layers wide": Case(
+        lambda: mlp((6, 90, 100, 110)).double(),
+        options={
+            "options": {"memory_limit": 2**16, "permutations": 2},
+            "families": "representation",
+            "held_out": other_blobs(),
+        },
+    ),
+    "held-out tokens": Case(
+        lambda: Reader().double(),
+        sentences,
+        options={"families": "gradient", "sizes": FEW, "held_out": other_sentences()},
     ),
     "unlabeled": Case(feed=lambda x, y: x, options={"sizes": FEW}),
     "all examples": Case(options={"sizes": dict.fromkeys(FEW, None)}),

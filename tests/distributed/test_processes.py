@@ -118,6 +118,20 @@ def test_cases_cover_all_families_and_both_routes(found, single, size):
 
 
 @pytest.mark.parametrize("size", SHARES)
+def test_every_process_takes_its_part_of_the_passes(found, size):
+    dealt = [found[size][rank]["dealt"] for rank in range(size)]
+    for call in ("feature_grams", "forward_backward_kernels"):
+        layers = [[name for part in own[call] for name in part] for own in dealt]
+        assert sorted(name for own in layers for name in own) == ["0", "2", "4"]
+        assert all(layers)
+    # Outputs of 11 examples and of all, and in between those of 25 held-out examples. The passes
+    # for covariances follow.
+    passed = [own["iterate_batches"][:3] for own in dealt]
+    assert [sum(counts) for counts in zip(*passed, strict=True)] == [11, 25, 60]
+    assert all(max(counts) - min(counts) <= 1 for counts in zip(*passed, strict=True))
+
+
+@pytest.mark.parametrize("size", SHARES)
 @pytest.mark.parametrize("when", ["copies", "copies again"])
 def test_the_same_data_everywhere_counts_once(found, drawn, size, when):
     for rank in range(size):
@@ -179,7 +193,16 @@ def test_a_process_that_fails_makes_all_fail_with_its_message(found, size, name)
 
 
 @pytest.mark.parametrize("size", SHARES)
-@pytest.mark.parametrize("passes", [2, 4, 13])
+def test_a_survey_without_a_pass_in_one_process_fails_in_all(found, size):
+    """No number is measured without that process, so the survey ends with the reasons."""
+    texts = [found[size][rank]["failures"]["before features"][1] for rank in range(size)]
+    assert texts[0].startswith("families: expected at least one that applies")
+    assert texts[0].count("the last device ran out of luck") == 5
+    assert all(text == f"process 0 of {size} failed: DomainError: {texts[0]}" for text in texts[1:])
+
+
+@pytest.mark.parametrize("size", SHARES)
+@pytest.mark.parametrize("passes", [6, 13])
 def test_a_pass_that_fails_in_one_process_is_a_reason_in_all(found, size, passes):
     first = found[size][0]["failures"][f"after {passes} passes"]
     reasons = first["skipped"].values()

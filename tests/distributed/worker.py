@@ -18,6 +18,7 @@ from theodolite._distributed import Processes
 from theodolite.cli import app
 from theodolite.engine import kernels
 from theodolite.errors import MemoryLimitError
+from theodolite.surveys import context
 
 
 def numbers(record) -> dict:
@@ -42,6 +43,30 @@ def surveys() -> dict:
             for buffer, saved in zip(model.buffers(), before, strict=True):
                 assert torch.equal(buffer, saved)
     return found
+
+
+def dealt() -> dict:
+    """What this process does of passes that processes deal out: layers, or numbers of examples."""
+    done = {"feature_grams": [], "forward_backward_kernels": [], "iterate_batches": []}
+    real = {name: getattr(context, name) for name in done}
+
+    def noted(name):
+        def call(*args, **options):
+            done[name].append(args[2] if len(args) > 2 else len(args[0]))
+            return real[name](*args, **options)
+
+        return call
+
+    for name in done:
+        setattr(context, name, noted(name))
+    try:
+        for name in ("all layers wide", "all families"):
+            case = CASES[name]
+            theodolite.survey(case.model(), case.data(), seconds=None, **case.options)
+    finally:
+        for name, function in real.items():
+            setattr(context, name, function)
+    return done
 
 
 def copies() -> dict:
@@ -101,6 +126,9 @@ def failures(folder: Path) -> dict:
 
     calls = {
         "at once": lambda: theodolite.survey(Failing(0), (x, y), layers=["inner.0", "inner.2"]),
+        "before features": lambda: theodolite.survey(
+            Failing(2), (x, y), layers=["inner.0", "inner.2"]
+        ),
         "labels": lambda: theodolite.survey(mlp().double(), (x, y - 5 if last else y)),
         "nan": lambda: theodolite.survey(mlp().double(), (broken, y), families="covariance"),
         "weights": lambda: theodolite.survey(other, (x, y)),
@@ -110,11 +138,7 @@ def failures(folder: Path) -> dict:
         "folder": watch,
     }
     found = {name: _message(call) for name, call in calls.items()} | {"skipped": _skipped(x, y)}
-    for passes in (
-        2,
-        4,
-        13,
-    ):  # of the inputs and the layers, of features and covariances, of kernels
+    for passes in (6, 13):  # after features, after covariances
         survey = theodolite.survey(Failing(passes), (x, y), layers=["inner.0", "inner.2"])
         found[f"after {passes} passes"] = numbers(survey.record)
     return found
@@ -187,6 +211,7 @@ def measure(folder: Path, rank: int) -> None:
     """All of it in one group, saved for the test."""
     found = {
         "surveys": surveys(),
+        "dealt": dealt(),
         "copies": copies(),
         "monitor": monitor(folder),
         "failures": failures(folder),

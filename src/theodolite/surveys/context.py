@@ -33,6 +33,7 @@ from theodolite.engine import (
     feature_grams,
     features,
     first_output,
+    forward_backward_kernels,
     gradient_alignment,
     input_samples,
     iterate_batches,
@@ -43,7 +44,7 @@ from theodolite.engine import (
     tangent_alignments,
     whole_batch,
 )
-from theodolite.errors import MemoryLimitError, ShapeError
+from theodolite.errors import MemoryLimitError, ShapeError, TheodoliteError
 from theodolite.linalg import Moments, RowSample, dual_gram, eps_of
 from theodolite.records import Note
 from theodolite.surveys.layers import Layer, Layout
@@ -451,20 +452,8 @@ class SurveyContext:
                 most = max(map(self.row_count, readers))
                 rows = {name: positions.rows(part, most) for name, part in rows.items()}
             found |= {name: LayerFeatures(part.shape[1], part) for name, part in rows.items()}
-        if wide and self.processes.rank == 0:
-            limit = self.plan.free_bytes // 2
-            size = limit // (8 * sum(layer.width for layer in wide))
-            grams = feature_grams(
-                self.model,
-                batch,
-                [layer.name for layer in wide],
-                pool,
-                read={layer.name: layer.point for layer in wide},
-                batch_size=max(1, min(self.plan.batch_size, size)),
-                memory_limit=limit,
-                check=self.plan.check,
-            )
-            found |= {name: LayerFeatures(grams.widths[name], None, grams[name]) for name in grams}
+        if wide:
+            found |= self._shared_grams(batch, wide)
         order = [layer.name for layer in layers if layer.name in found]
         self.collected.update({name: found[name].settled() for name in order})
 
@@ -510,6 +499,39 @@ class SurveyContext:
             self.model_outputs.extend([_rejoined(parts)] if parts else [])
         return kept
 
+    def _shared_grams(self, batch: Batch, layers: Sequence[Layer]) -> dict[str, LayerFeatures]:
+        """Inner products of the features of wide layers, in the first process.
+
+        Every process computes those of some of the layers.
+        """
+        processes, device = self.processes, next(self.model.parameters()).device
+        owned = layers[processes.rank :: processes.size]
+        own: dict[str, tuple[int, Tensor]] = {}
+        with processes.together():
+            if owned:
+                limit = self.plan.free_bytes // 2
+                size = limit // (8 * sum(layer.width for layer in owned))
+                grams = feature_grams(
+                    self.model,
+                    batch,
+                    [layer.name for layer in owned],
+                    self.pool,
+                    read={layer.name: layer.point for layer in owned},
+                    batch_size=max(1, min(self.plan.batch_size, size)),
+                    memory_limit=limit,
+                    check=self.plan.check,
+                )
+                own = {name: (grams.widths[name], grams[name]) for name in grams}
+        kept: dict[str, LayerFeatures] = {}
+        for place, layer in enumerate(layers):
+            known = own.pop(layer.name, None)
+            if known is not None and not processes.alone:
+                known = known[0], known[1].cpu()  # another process may use another device
+            width, products = processes.spread(known, processes.owner(place))
+            if processes.rank == 0:
+                kept[layer.name] = LayerFeatures(width, None, products.to(device))
+        return kept
+
     def _reader(self) -> OutputReader:
         if self.task is not None:
             return self.task.reader
@@ -524,22 +546,66 @@ class SurveyContext:
         for outputs in self.model_outputs:
             if len(outputs) >= len(batch):
                 return outputs[: len(batch)]
-        self.model_outputs.append(self.forward(batch))
+        self.model_outputs.append(self.forward(len(batch)))
         return self.model_outputs[-1]
 
     def held_out_outputs(self) -> Float[Tensor, "m c"]:
         """Outputs for all held-out examples."""
         assert self.held_out is not None
-        if not self.outputs_of_held_out or len(self.outputs_of_held_out[0]) < len(self.held_out):
-            self.outputs_of_held_out[:] = [self.forward(self.held_out.batch)]
+        count = len(self.held_out)
+        if not self.outputs_of_held_out or len(self.outputs_of_held_out[0]) < count:
+            self.outputs_of_held_out[:] = [self.forward(count, held_out=True)]
         return self.outputs_of_held_out[0]
 
-    def forward(self, batch: Batch) -> Float[Tensor, "n c"]:
-        """Outputs for any examples, from a separate pass."""
-        parts = iterate_batches(batch, batch_size=self.plan.batch_size)
-        read = self._reader()
-        with torch.no_grad(), exact_arithmetic(next(self.model.parameters()).device):
-            return torch.cat([read(part.run(self.model), part) for part in parts])
+    @_collector
+    def forward(self, count: int, *, held_out: bool = False) -> Float[Tensor, "n c"]:
+        """Outputs for the first examples or the first held-out ones, from a separate pass.
+
+        Every process passes some of the examples through the model.
+        """
+        probe = self.held_out if held_out else self.probe
+        assert probe is not None
+        batch, read = probe.batch.take(slice(0, count)), self._reader()
+        processes, part = self.processes, self.processes.part(len(batch))
+        device = next(self.model.parameters()).device
+        own = torch.empty(0, device=device)
+        with processes.together(), torch.no_grad(), exact_arithmetic(device):
+            if part.stop > part.start:
+                few = batch if processes.alone else batch.take(part)
+                batches = iterate_batches(few, batch_size=self.plan.batch_size)
+                own = torch.cat([read(some.run(self.model), some) for some in batches])
+        parts = processes.collect(own, 0)
+        return _rejoined(parts) if parts else own
+
+    @_collector
+    def heat_maps(
+        self, layers: Sequence[str], order: Sequence[int], together: int
+    ) -> dict[str, tuple[Float[Tensor, "n n"], Float[Tensor, "n n"]]]:
+        """Forward and backward kernels of linear layers, on the first examples in a given order.
+
+        Every process computes those of some of the layers. Layers whose kernels fail are left out.
+
+        Args:
+            layers: names of the layers.
+            order: numbers of the examples.
+            together: number of layers in one pass.
+        """
+        processes = self.processes
+        batch = self.examples("tangent", len(order))[0].take(torch.tensor(order))
+        owned = layers[processes.rank :: processes.size]
+        own: dict[str, tuple[Tensor, Tensor]] = {}
+        with processes.together():
+            for start in range(0, len(owned), together):
+                with suppress(TheodoliteError):  # a failed picture must not lose the numbers
+                    own |= forward_backward_kernels(
+                        self.model,
+                        batch,
+                        owned[start : start + together],
+                        readout=self.options.readout,
+                    )
+        pictures = {name: (there.cpu(), back.cpu()) for name, (there, back) in own.items()}
+        found = {name: pair for part in processes.gather(pictures) for name, pair in part.items()}
+        return {name: found[name] for name in layers if name in found}
 
     @_collector
     def tangent_kernels(
@@ -703,7 +769,8 @@ def _matrix(model: nn.Module, layer: Layer) -> tuple[int, int, int] | None:
 
 def _rejoined(parts: Sequence[Tensor]) -> Tensor:
     """Join the examples of all processes; some may have none."""
-    return torch.cat([rows for rows in parts if rows.numel() or rows.ndim > 1])
+    given = [rows for rows in parts if rows.numel() or rows.ndim > 1]
+    return given[0] if len(given) == 1 else torch.cat(given)
 
 
 def joined(first: Batch, second: Batch) -> Batch:

@@ -57,7 +57,7 @@ def measure_loss(context: SurveyContext, record: RecordBuilder) -> None:
     record.row(None, "gradient", "loss", estimate, n=len(batch), reason=why, read_at="outputs")
     if held_out is not None and held_out.positions is not None:
         with record.timed("loss"), torch.no_grad():
-            others = context.forward(held_out.batch)[:, 0].double().cpu()
+            others = context.held_out_outputs()[:, 0].double().cpu()
         _compare_losses(context, record, losses.double().cpu(), others)
 
 

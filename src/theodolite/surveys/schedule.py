@@ -43,7 +43,11 @@ class Schedule:
 
     @classmethod
     def of(cls, context: SurveyContext, begun: float, show: Any) -> "Schedule":
-        """Time one pass, if progress is shown or the time is limited."""
+        """Time one pass, if progress is shown or the time is limited.
+
+        Only the first process times this pass: it takes few examples, and only this process chooses
+        the numbers of examples.
+        """
         seconds = context.options.seconds
         if show is None and seconds is None:
             return cls(context)

@@ -12,11 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from theodolite.advice.reasons import Reason, reason
-from theodolite.engine import (
-    forward_backward_kernels,
-    sketch_plan,
-)
-from theodolite.errors import MemoryLimitError, TheodoliteError
+from theodolite.engine import sketch_plan
+from theodolite.errors import MemoryLimitError
 from theodolite.measures import gradient, tangent
 from theodolite.records import Estimate, Note
 from theodolite.surveys.context import SurveyContext
@@ -34,6 +31,7 @@ _MOST_WORK = {"cpu": 5e12, "cuda": 2e15}
 _PICTURED = 40  # examples in the heat maps of forward and backward kernels
 _GRADIENTS = 4  # copies of the output gradients for heat maps
 _PICTURES = 8  # largest number of layers with heat maps
+_DIRECTIONS = ("forward_kernel", "backward_kernel")
 _PASSIVE = (nn.Flatten, nn.Identity, nn.Dropout)
 
 
@@ -225,30 +223,23 @@ def _heat_maps(context: SurveyContext, record: RecordBuilder, layers: Sequence[L
         and len(layer.input_shape or ()) == 1
     ]
     drawn = linear[:: max(1, -(-len(linear) // _PICTURES))]
+    if not drawn:
+        return
     outputs, free = context.layout.outputs or 1, context.plan.free_bytes
     graph = 2 * context.layout.footprint.per_example(context.layout.footprint.total)
     sizes = {layer.name: graph + 4 * _GRADIENTS * outputs * layer.width for layer in drawn}
-    widest = max(sizes.values(), default=1)
+    widest = max(sizes.values())
     count = min(_PICTURED, context.count("tangent"), free // widest)
-    if drawn and count < 2:
+    if count < 2:
         record.warn(None, "tangent", "backward_kernel", reason(Note.PICTURE_BYTES))
         return
     batch, known = context.examples("tangent", count)
     labels = torch.zeros(len(batch), dtype=torch.long) if known.labels is None else known.labels
     order = labels.argsort(stable=True)
-    batch, classes = batch.take(order), labels[order]
-    together = max(1, free // (count * widest)) if drawn else 1
-    for start in range(0, len(drawn), together):
-        part = {layer.name: layer for layer in drawn[start : start + together]}
-        with context.step("tangent", drawn[start]):
-            try:
-                kernels = forward_backward_kernels(
-                    context.model, batch, list(part), readout=context.options.readout
-                )
-            except TheodoliteError:  # a failed picture must not lose the numbers
-                continue
-        for name, (forward, backward) in kernels.items():
-            maps = {"matrix": forward, "classes": classes}
-            record.curve(part[name], "tangent", "forward_kernel", maps)
-            maps = {"matrix": backward, "classes": classes}
-            record.curve(part[name], "tangent", "backward_kernel", maps)
+    together = max(1, free // (count * widest))
+    with context.step("tangent"):
+        kernels = context.heat_maps([layer.name for layer in drawn], order.tolist(), together)
+    for layer in drawn:
+        for direction, matrix in zip(_DIRECTIONS, kernels.get(layer.name, ()), strict=False):
+            maps = {"matrix": matrix, "classes": labels[order]}
+            record.curve(layer, "tangent", direction, maps)
