@@ -7,6 +7,7 @@ not torch:
 - ``answers``: reads findings from the record of a survey; ``sentences``: their words.
 - ``comparing``: answers about several runs; ``captions``: sentences under figures.
 - ``reasons``: why a number is missing; ``summary``: a survey on a terminal.
+- ``noticing``: what to notice in the demo.
 - ``choosing``: which model to start from; ``pairs``: which layers of two models are similar.
 """
 

@@ -1,7 +1,7 @@
 """Captions of the figures of a page, computed from the numbers of a family or a measure."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -408,6 +408,38 @@ def paragraph(group: Group, parts: Sequence[str]) -> str:
     single = len(group.runs) == 1
     sentences = [f"{p[0].upper() if single else p[0]}{p[1:]}." for p in parts if p]
     return " ".join(sentences)
+
+
+CHANCE_BAND = f"chance level ± {CHANCE:g} standard deviations"
+CHANCE_DIFFERENCES = f"differences that chance explains ({CHANCE:g} standard deviations)"
+
+
+def chance_band(drawn: str) -> str:
+    """What a band of chance shows; ``drawn`` names what was drawn at random."""
+    return f"chance: {drawn}, ± {CHANCE:g} standard deviations"
+
+
+def ends_sentence(lines: Iterable[tuple[str, Sequence[tuple[str, str]]]]) -> str:
+    """The first and the last number of every line of a chart, for screen readers.
+
+    Args:
+        lines: names of lines, each with its layers and their numbers as text.
+    """
+    parts = []
+    for name, points in lines:
+        known = [f"{number} in {plain(layer)}" for layer, number in points]
+        parts += [f"{name}: {known[0]}, {known[-1]}"] if known else []
+    return "; ".join(parts) + "."
+
+
+def chart_sentence(title: str, layers: int, text: str) -> str:
+    """A chart over layers in words."""
+    return f"{title} over {layers} layers. {text}"
+
+
+def with_chance(meaning: str, measure: str, chance: float) -> str:
+    """What a number of the whole model means, with its chance level."""
+    return f"{meaning} (chance {shown_as(measure, chance)})"
 
 
 def digest_words(*records: Record) -> str:

@@ -83,3 +83,11 @@ class LayerPairs:
     cka: LayerSimilarity
     neighbours: LayerSimilarity
     nearest: int
+
+    @property
+    def neighbours_reading(self) -> str:
+        """How to read a map of mutual nearest neighbours."""
+        return (
+            f"Share of the {self.nearest} nearest neighbours of an example that both layers have "
+            "in common."
+        )

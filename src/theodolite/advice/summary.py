@@ -1,18 +1,20 @@
 """Records on a terminal: answers, the table of layers or of models, what is missing and why."""
 
 from collections.abc import Mapping, Sequence
-from math import isnan
+from math import isfinite, isnan
 from typing import Any
 
-from theodolite.advice.reasons import in_layers, noted, notes_in, shared_words
+from theodolite.advice.reasons import count_of, in_layers, noted, notes_in, shared_words
 from theodolite.records import (
     FAMILIES,
     Answer,
     Note,
     Record,
+    differences_table,
     layer_table,
     layers_with_few_filters,
     listed,
+    probed_examples,
     short_count,
 )
 
@@ -59,6 +61,55 @@ def summary_text(
     lines += [f"note: {note}" for note in notes[:_MOST_NOTES]]
     lines += [f"{len(notes) - _MOST_NOTES} more notes in the record"] * (len(notes) > _MOST_NOTES)
     return "\n".join(line.rstrip() for line in lines)
+
+
+def survey_title(contents: Mapping[str, Any], name: str) -> str:
+    """What was measured, on how many of which examples."""
+    data = contents["data"]
+    source = data.get("label_source", "given")
+    labels = "" if source == "given" else f", {source} labels"
+    task = "no labels" if data["task"] == "unlabeled" else data["task"]
+    kind = {"train": "training ", "test": "test "}.get(data.get("split", ""), "")
+    count = f"{probed_examples(contents)} of {data['n']:,}"
+    return f"{name + ': ' if name else ''}{count} {kind}examples, {task}{labels}"
+
+
+def history_title(steps: Sequence[int]) -> str:
+    """The step of the numbers of a history."""
+    return f"step {steps[-1]}, the last of {count_of(len(steps), 'measured step')}"
+
+
+def differences_text(first: Record, second: Record, names: tuple[str, str]) -> str:
+    """Headline numbers of the second record minus those of the first, for layers of equal names.
+
+    Args:
+        first: record of one survey.
+        second: record of another survey.
+        names: names of both surveys.
+
+    Returns:
+        Text for a terminal: a table, then the layers that only one of them has.
+    """
+    table, alone = differences_table(first, second)
+    lines = [f"{names[1]} minus {names[0]}", *table]
+    for name, layers in zip(names, alone, strict=True):
+        lines += [f"in {name} alone: {listed(layers, most=3)}"] * bool(layers)
+    return "\n".join(lines)
+
+
+def measured_text(family: str, rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """The headline numbers of a family, from the smallest to the largest; None without any."""
+    hidden, headline = {None, *layers_with_few_filters(rows)}, FAMILIES[family].headline
+    known = [row for row in rows if row["layer"] not in hidden and isfinite(row["value"])]
+    if not known:
+        return None
+    name = headline if any(row["measure"] == headline for row in known) else rows[0]["measure"]
+    values = [row["value"] for row in known if row["measure"] == name]
+    if not values:
+        return None
+    words = FAMILIES[family].heading if name == headline else name
+    span = f"{min(values):.3g} to {max(values):.3g} in {count_of(len(values), 'layer')}"
+    return f"{family}: {words} {span} (n = {known[0]['n']})"
 
 
 def ranking_text(contents: Mapping[str, Any], answers: Sequence[Answer]) -> str:

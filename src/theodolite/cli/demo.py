@@ -112,8 +112,7 @@ def _print(story: "Story", folder: Path, seconds: float) -> None:
     typer.echo(_RANDOM_NOTE)
     typer.secho("\nWhat to notice", bold=True)
     for number, check in enumerate(story.checks, start=1):
-        seen = "" if check.holds else "Not in this run: "
-        typer.echo(f"  {number}. {seen}{check.text}: {check.numbers}.")
+        typer.echo(f"  {number}. {check}")
     typer.echo(f"""
 Report   {story.reports[0]} and {story.reports[1].name}   (open in a browser)
 Records  {folder}   (th.load("{folder / "true-labels"}"))

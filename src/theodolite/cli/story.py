@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from theodolite.advice.findings import CLEAR
+from theodolite.advice.noticing import (
+    Check,
+    contrast_is_higher,
+    last_area_rises,
+    random_labels_are_late,
+)
 from theodolite.errors import StudyError
 from theodolite.surveys import History, compare
 from theodolite.sweeps import Report, run_in_processes
@@ -48,15 +53,6 @@ class StorySettings:
         """Measured steps: the first, the last, and between them more at the start."""
         spaced = np.geomspace(1, self.steps, self.moments).round().astype(int)
         return sorted({0, self.steps, *spaced.tolist()})
-
-
-@dataclass(frozen=True)
-class Check:
-    """A sentence about the numbers, whether it is true, and the numbers."""
-
-    text: str
-    holds: bool
-    numbers: str
 
 
 @dataclass(frozen=True)
@@ -154,43 +150,17 @@ def story_checks(histories: Mapping[str, History]) -> tuple[Check, ...]:
         histories: "true labels" and "random labels", on training examples with training labels.
     """
     true, random = histories["true labels"], histories["random labels"]
-    return _late(random), _contrast(true, random), _area(true)
+    survey, layers = random.survey(random.steps[-1]), true.layers
+    first, last = (survey.estimate("cka_target", layer) for layer in (layers[0], layers[-1]))
+    contrasts = [_values(h, h.steps[-1], "feature_omega_contrast") for h in (true, random)]
+    areas = [_values(true, step, "alignment_area") for step in (true.steps[0], true.steps[-1])]
+    return (
+        random_labels_are_late(layers, first, last),
+        contrast_is_higher(layers, *contrasts),
+        last_area_rises(layers, *areas),
+    )
 
 
 def _values(history: History, step: int, measure: str) -> list[float]:
     survey = history.survey(step)
     return [survey.estimate(measure, layer).value for layer in history.layers]
-
-
-def _late(random: History) -> Check:
-    survey, layers = random.survey(random.steps[-1]), random.layers
-    first, last = (survey.estimate("cka_target", layer) for layer in (layers[0], layers[-1]))
-    return Check(
-        "Random labels appear mostly in late layers",
-        last.z_score > CLEAR and first.value < last.value / 10,
-        f"CKA to labels {abs(first.value):.2f} in {layers[0]}, {last.value:.2f} in {layers[-1]} "
-        "(chance 0)",
-    )
-
-
-def _contrast(true: History, random: History) -> Check:
-    learned = _values(true, true.steps[-1], "feature_omega_contrast")
-    memorised = _values(random, random.steps[-1], "feature_omega_contrast")
-    return Check(
-        "Feature contrast is higher with true labels in every layer",
-        all(low < high for low, high in zip(memorised, learned, strict=True)),
-        f"{learned[0]:.2f} in {true.layers[0]} (random labels {abs(memorised[0]):.2f}), "
-        f"{learned[-1]:.2f} in {true.layers[-1]} (random labels {memorised[-1]:.2f})",
-    )
-
-
-def _area(true: History) -> Check:
-    before = _values(true, true.steps[0], "alignment_area")
-    after = _values(true, true.steps[-1], "alignment_area")
-    gains = [late - early for early, late in zip(before, after, strict=True)]
-    return Check(
-        "Training on true labels raises label alignment most in the last layer",
-        gains[-1] == max(gains) > 0,
-        f"from {before[-1]:.2f} to {after[-1]:.2f} in {true.layers[-1]}, from {before[0]:.2f} to "
-        f"{after[0]:.2f} in {true.layers[0]}",
-    )

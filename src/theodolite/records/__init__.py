@@ -23,7 +23,7 @@ from theodolite.records._runs import (
     save_run,
 )
 from theodolite.records._tables import (
-    differences_text,
+    differences_table,
     frame_of,
     layer_table,
     layers_with_few_filters,
@@ -78,7 +78,7 @@ __all__ = [
     "Record",
     "Run",
     "RunView",
-    "differences_text",
+    "differences_table",
     "finite",
     "frame_of",
     "free_folder",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from theodolite.records._estimates import CHANCE, Estimate
 from theodolite.records._files import Record
 from theodolite.records._runs import Run
-from theodolite.records._words import FAMILIES, PROBES, listed
+from theodolite.records._words import FAMILIES, PROBES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -117,16 +117,11 @@ def _headlines(contents: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     return {name: head for name, head in (probes | headlines).items() if name in measured}
 
 
-def differences_text(first: Record, second: Record, names: tuple[str, str]) -> str:
+def differences_table(first: Record, second: Record) -> tuple[list[str], list[list[str]]]:
     """Headline numbers of the second record minus those of the first, for layers of equal names.
 
-    Args:
-        first: record of one survey.
-        second: record of another survey.
-        names: names of both surveys.
-
     Returns:
-        Text for a terminal: a table, then the layers that only one of them has.
+        Lines of the table, and for each record the layers that only it has.
     """
     pair = first.contents, second.contents
     known = [_readable(contents["rows"]) for contents in pair]
@@ -138,11 +133,11 @@ def differences_text(first: Record, second: Record, names: tuple[str, str]) -> s
             keys = [(name, measure) for measure in columns]
             differences = [_difference(known[0].get(key), known[1].get(key)) for key in keys]
             table += [[name or _WHOLE, *differences]] * any(differences)
-    lines = [f"{names[1]} minus {names[0]}", *_aligned(table)]
-    for side, other in ((0, 1), (1, 0)):
-        alone = [name or _WHOLE for name in layers[side] if name not in layers[other]]
-        lines += [f"in {names[side]} alone: {listed(alone, most=3)}"] * bool(alone)
-    return "\n".join(lines)
+    alone = [
+        [name or _WHOLE for name in own if name not in other]
+        for own, other in (layers, reversed(layers))
+    ]
+    return _aligned(table), alone
 
 
 def _difference(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> str:

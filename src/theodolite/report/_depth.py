@@ -14,7 +14,12 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
-from theodolite.advice.captions import profile_sentence
+from theodolite.advice.captions import (
+    chance_band,
+    chart_sentence,
+    ends_sentence,
+    profile_sentence,
+)
 from theodolite.records import (
     CHANCE,
     FAMILIES,
@@ -308,7 +313,7 @@ class Chart:
             self._trace(i, trace, limits, titles) for i, trace in enumerate(state["traces"])
         )
         text = self.finding(steps[-1]) or self._ends(steps[-1])
-        label = html.escape(f"{self.words.title} over {count} layers. {text}")
+        label = html.escape(chart_sentence(self.words.title, count, text))
         frame = html.escape(json.dumps(page_numbers(limits)))
         return (
             f'<svg class="depth" role="img" aria-label="{label}" height="{self.height:g}" '
@@ -320,12 +325,11 @@ class Chart:
 
     def _ends(self, step: int | None) -> str:
         """First and last number of every line, for screen readers."""
-        parts = []
+        lines = []
         for trace, state in zip(self.traces, self.at(step)["traces"], strict=True):
-            pairs = zip(trace.places, state["text"], state["y"], strict=True)
-            known = [f"{text} in {plain(layer)}" for layer, text, y in pairs if finite(y)]
-            parts += [f"{trace.name}: {known[0]}, {known[-1]}"] if known else []
-        return "; ".join(parts) + "."
+            points = zip(trace.places, state["text"], state["y"], strict=True)
+            lines.append((trace.name, [(layer, text) for layer, text, y in points if finite(y)]))
+        return ends_sentence(lines)
 
     def _height(self, value: float, limits: tuple[float, float]) -> float:
         low, high, at = *limits, value
@@ -590,8 +594,7 @@ def _legend(
     keys = list(legend_of(group, family, lines))
     keys += [Key(t.name, t.color, "line", t.dash) for t in traces if t.step is not None]
     if any(t.line.with_chance and t.chance(family, None) for t in traces):
-        chance = lines[0].chance or FAMILIES[family].chance
-        words = f"chance: {chance}, ± {CHANCE:g} standard deviations"
+        words = chance_band(lines[0].chance or FAMILIES[family].chance)
         keys.append(Key(words, LIGHT["null"], "band"))
     return tuple(keys)
 

@@ -150,8 +150,7 @@ def pair_maps(pairs: LayerPairs, names: tuple[str, str]) -> list[Figure]:
                 "1: the same examples are similar in both layers. 0: chance level (debiased)."
                 " Wide layers have high values."),
         "neighbours": (pairs.neighbours, "Mutual nearest neighbours of every pair of layers",
-                       f"Share of the {pairs.nearest} nearest neighbours of an example that both"
-                       " layers have in common."),
+                       pairs.neighbours_reading),
     }  # fmt: skip
     return [_pair_map(key, *parts, names) for key, parts in kinds.items()]
 

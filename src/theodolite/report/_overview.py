@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from theodolite.advice.captions import digest_words, layer_count, missing_reason
+from theodolite.advice.captions import digest_words, layer_count, missing_reason, with_chance
 from theodolite.advice.reasons import (
     TOO_FEW_FILTERS,
     in_layers,
@@ -166,7 +166,7 @@ def whole_numbers(
                 row = moment.record.contents["rows"][index]
                 value = row["value"]
                 if measure.endswith("accuracy") and finite(row.get("null_mean")):
-                    meaning = f"{meaning} (chance {shown_as(measure, row['null_mean'])})"
+                    meaning = with_chance(meaning, measure, row["null_mean"])
                 source = {
                     "run": run.index,
                     "step": moment.position,

@@ -9,6 +9,8 @@ from itertools import pairwise
 from typing import Any
 
 from theodolite.advice.captions import (
+    CHANCE_BAND,
+    CHANCE_DIFFERENCES,
     family_sentence,
     layer_count,
     opening_sentence,
@@ -18,7 +20,6 @@ from theodolite.advice.comparing import QUESTIONS, group_answers
 from theodolite.advice.pairs import LayerPairs
 from theodolite.advice.reasons import count_of, notes_in, words_of
 from theodolite.records import (
-    CHANCE,
     FAMILIES,
     PROBES,
     Answer,
@@ -194,7 +195,7 @@ def _strips_view(
     keys = dict.fromkeys(key for chart in charts for key in chart.legend if key.mark != "band")
     chance = any(key.mark == "band" for chart in charts for key in chart.legend)
     if chance:
-        keys[Key(f"chance level ± {CHANCE:g} standard deviations", LIGHT["null"], "band")] = None
+        keys[Key(CHANCE_BAND, LIGHT["null"], "band")] = None
     if any(map(is_shortcut, group.layers)):
         keys[Key("shortcut layers", LIGHT["muted"], "ring")] = None
     return {
@@ -215,8 +216,7 @@ def _differences_view(group: Group) -> dict[str, Any] | None:
         Key(plain(run.name), tone(group, "muted", i))
         for i, run in enumerate(group.runs[1:], start=1)
     ]
-    what = f"differences that chance explains ({CHANCE:g} standard deviations)"
-    band = Key(what, LIGHT["null"], "band")
+    band = Key(CHANCE_DIFFERENCES, LIGHT["null"], "band")
     return {
         "charts": [_chart_view(chart, str(group.index), group.steps) for chart in charts],
         "blocks": _block_labels(blocks_of(group.layers), group.layers),

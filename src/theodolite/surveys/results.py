@@ -14,7 +14,12 @@ import numpy as np
 from theodolite.advice.captions import digest_words
 from theodolite.advice.comparing import latest_answers
 from theodolite.advice.reasons import count_of, words_of
-from theodolite.advice.summary import summary_text
+from theodolite.advice.summary import (
+    differences_text,
+    history_title,
+    summary_text,
+    survey_title,
+)
 from theodolite.errors import DomainError, DtypeError, RecordError, UnknownNameError
 from theodolite.records import (
     LARGEST_RECORD,
@@ -22,13 +27,11 @@ from theodolite.records import (
     Estimate,
     Record,
     Run,
-    differences_text,
     frame_of,
     free_folder,
     is_there,
     latest_numbers,
     load_result,
-    probed_examples,
     require_path,
     require_transfer,
     save_run,
@@ -235,14 +238,7 @@ class Survey(OneRun):
         return self._text(self.record.contents["name"])
 
     def _text(self, name: str) -> str:
-        data = self.record.contents["data"]
-        source = data.get("label_source", "given")
-        labels = "" if source == "given" else f", {source} labels"
-        task = "no labels" if data["task"] == "unlabeled" else data["task"]
-        kind = {"train": "training ", "test": "test "}.get(data.get("split", ""), "")
-        count = f"{probed_examples(self.record.contents)} of {data['n']:,}"
-        title = f"{name + ': ' if name else ''}{count} {kind}examples, "
-        text = summary_text(self.record, title=f"{title}{task}{labels}")
+        text = summary_text(self.record, title=survey_title(self.record.contents, name))
         cut = self.record.contents.get("cut")
         return (text if cut is None else f"{text}\n{words_of(cut)}") + digest_line(self.record)
 
@@ -318,9 +314,8 @@ class History(OneRun):
         if not self.run.steps:
             return "no step was measured"
         latest = latest_numbers(self.run)
-        title = f"step {self.steps[-1]}, the last of {len(self.steps)} measured steps"
         steps = latest.steps if latest.earlier else None
-        text = summary_text(latest.record, title=title, steps=steps)
+        text = summary_text(latest.record, title=history_title(self.steps), steps=steps)
         return text + digest_line(self.run.head, *self.run.steps)
 
     def __repr__(self) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from math import isfinite
 from time import perf_counter
 from typing import Any
 
@@ -20,7 +19,8 @@ from torch import nn
 from theodolite._distributed import Processes, alike
 from theodolite._version import __version__
 from theodolite.advice import answers_of
-from theodolite.advice.reasons import Reason, count_of, failure, reason
+from theodolite.advice.reasons import Reason, failure, not_measured, reason
+from theodolite.advice.summary import measured_text
 from theodolite.checks import size_in_bytes
 from theodolite.engine import (
     Batch,
@@ -41,7 +41,7 @@ from theodolite.errors import (
     ProcessError,
     RangeError,
 )
-from theodolite.records import FAMILIES, Note, Record, layers_with_few_filters
+from theodolite.records import Note, Record
 from theodolite.surveys.context import Draws, EarlierResults, SurveyContext
 from theodolite.surveys.covariance import without_matrices
 from theodolite.surveys.families import PARTS, Part
@@ -376,18 +376,13 @@ def _report(
         return
     if why is not None:
         context.progress.skip(part.stage)
-        context.progress.result(f"{part.family}: not measured: {why}")
+        context.progress.result(f"{part.family}: {not_measured(why)}")
         return
     if not part.stage or part.stage != part.family:
         return
-    hidden, headline = {None, *layers_with_few_filters(rows)}, FAMILIES[part.family].headline
-    known = [row for row in rows if row["layer"] not in hidden and isfinite(row["value"])]
-    name = headline if any(row["measure"] == headline for row in known) else rows[0]["measure"]
-    values = [row["value"] for row in known if row["measure"] == name]
-    if values:
-        words = FAMILIES[part.family].heading if name == headline else name
-        span = f"{min(values):.3g} to {max(values):.3g} in {count_of(len(values), 'layer')}"
-        context.progress.result(f"{part.family}: {words} {span} (n = {known[0]['n']})")
+    text = measured_text(part.family, rows)
+    if text is not None:
+        context.progress.result(text)
 
 
 def _measure_loss(context: SurveyContext) -> None:
