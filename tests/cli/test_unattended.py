@@ -94,6 +94,14 @@ def test_a_reader_that_stops_is_no_error(place):
     assert "error" not in (place / "work" / "said.txt").read_text()
 
 
+@pytest.mark.parametrize("command", ["--help", "survey --help", "view nowhere"])
+def test_output_on_a_full_disk_is_an_error_without_a_traceback(place, command):
+    run(place, *command.split(), shell="2> said.txt > /dev/full", codes=(2, 120))
+    said = (place / "work" / "said.txt").read_text()
+    assert said.startswith("error: ")
+    assert "Traceback" not in said
+
+
 def test_a_log_that_does_not_have_all_letters_gets_them_escaped(place):
     command = ("survey", "net.py:build", "data.npz", "--family", "kernel", "--name", "\u2212\u00b1")
     told = run(place, *command, "-o", "out", encoding="cp1252")

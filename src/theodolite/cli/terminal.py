@@ -37,6 +37,15 @@ class OneSentenceErrors(typer.core.TyperGroup):
     written; the user can correct them. Exit code 1: any other error, a defect. Ctrl-C: 130.
     """
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the options of all commands; ``--help`` prints here."""
+        try:
+            return super().parse_args(ctx, args)
+        except OSError as error:
+            if isinstance(error, BrokenPipeError):
+                raise
+            _fail(error)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the sub-command."""
         for stream in (sys.stdout, sys.stderr):  # a log may not have every letter, such as a minus
