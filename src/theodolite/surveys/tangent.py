@@ -237,7 +237,7 @@ def _heat_maps(context: SurveyContext, record: RecordBuilder, layers: Sequence[L
     labels = torch.zeros(len(batch), dtype=torch.long) if known.labels is None else known.labels
     order = labels.argsort(stable=True)
     together = max(1, free // (count * widest))
-    with context.step("tangent"):
+    with context.step("tangent", drawn[0]):
         kernels = context.heat_maps([layer.name for layer in drawn], order.tolist(), together)
     for layer in drawn:
         for direction, matrix in zip(_DIRECTIONS, kernels.get(layer.name, ()), strict=False):
