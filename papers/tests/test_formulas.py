@@ -1,42 +1,16 @@
 """Formulas of the papers: against slow literal forms, in their ranges, with their invariances."""
 
-import importlib
-from pathlib import Path
-from pkgutil import iter_modules
-
 import numpy as np
 import pytest
 
+from papers.tests.laws import FORMULAS
 from tests.conformance.inputs import CASES, draw
-from tests.conformance.laws import LAWS, Row
 from tests.conformance.test_conformance import outcome, precision, tensors, tolerance_unit
 from tests.conformance.transformations import TRANSFORMATIONS
 from tests.reference import REFERENCES
 from tests.tolerances import TOLERANCE, assert_close
 from theodolite.errors import TheodoliteError
-from theodolite.measures.registry import read_measures
 
-PAPERS = {
-    "representation": "imani2022",
-    "covariance": "maennel2020",
-    "kernel": "canatar2022",
-    "tangent": "lou2022",
-    "gradient": "mehta2021",
-}
-
-
-def formula(family: str, name: str):
-    """The function of that name among the formulas of a family's paper."""
-    package = importlib.import_module(f"theodolite_papers.{PAPERS[family]}.formulas")
-    modules = [
-        importlib.import_module(f"{package.__name__}.{module.name}")
-        for module in iter_modules(package.__path__)
-    ]
-    return next(getattr(module, name) for module in modules if hasattr(module, name))
-
-
-_FORMULAS = read_measures(Path(__file__).with_name("formulas.csv").read_text(), formula)
-FORMULAS = {name: Row(**vars(measure), **vars(LAWS[name])) for name, measure in _FORMULAS.items()}
 EACH = [pytest.param(row, id=f"{row.family}.{row.name}") for row in FORMULAS.values()]
 
 

@@ -1,4 +1,4 @@
-"""Every row of the registry with its law. Laws of the papers' formulas are beside them."""
+"""Every row of the registry with its law."""
 
 from dataclasses import dataclass
 

@@ -5,16 +5,16 @@ from theodolite.linalg import double
 from theodolite.measures.gradient import gradient_diversity, relative_norm
 
 _VECTORS = {"vectors": "vectors"}
-_CLASSES = {"vectors": "vectors", "labels": "labels"}
-_SPACE = (
+CLASSES = {"vectors": "vectors", "labels": "labels"}
+SPACE = (
     ("scale", "vectors"),
     ("negate", "vectors"),
     ("rotate_columns", "vectors"),
     ("append_zero_columns", "vectors"),
 )
-_SET = (*_SPACE, ("permute_rows", "vectors"))
-_LABELED = (*_SPACE, ("permute_rows", "vectors", "labels"))
-_RENAMED = (*_LABELED, ("rename_classes", "labels"))
+_SET = (*SPACE, ("permute_rows", "vectors"))
+LABELED = (*SPACE, ("permute_rows", "vectors", "labels"))
+RENAMED = (*LABELED, ("rename_classes", "labels"))
 
 
 def _diversity_scale(vectors):
@@ -44,17 +44,13 @@ def _relative_norm_scale(gradient, weight):
 LAWS = {
     "vector_alignment": Law(inputs=_VECTORS, invariances=_SET),
     "weighted_alignment": Law(inputs=_VECTORS, invariances=_SET),
-    "class_alignment": Law(inputs=_CLASSES, invariances=_LABELED),
-    "in_class_alignment": Law(inputs=_CLASSES, invariances=_RENAMED),
-    "alignment_contrast": Law(inputs=_CLASSES, invariances=_RENAMED),
-    "class_alignment_matrix": Law(inputs=_CLASSES, invariances=_LABELED),
+    "class_alignment": Law(inputs=CLASSES, invariances=LABELED),
+    "in_class_alignment": Law(inputs=CLASSES, invariances=RENAMED),
+    "alignment_contrast": Law(inputs=CLASSES, invariances=RENAMED),
     "gradient_diversity": Law(
         inputs=_VECTORS, invariances=_SET, scale=_diversity_scale, condition=_cancellation
     ),
     "cosine_stiffness": Law(inputs=_VECTORS, invariances=_SET),
-    "stiffness_matrix": Law(inputs=_CLASSES, invariances=_LABELED),
-    "within_class_stiffness": Law(inputs=_CLASSES, invariances=_RENAMED),
-    "between_class_stiffness": Law(inputs=_CLASSES, invariances=_RENAMED),
     "gradient_confusion": Law(
         inputs=_VECTORS,
         invariances=(

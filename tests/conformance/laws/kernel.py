@@ -14,15 +14,6 @@ def _largest(**arguments):
     return peak if "gram" in arguments else peak * float(torch.linalg.matrix_norm(array, ord=2))
 
 
-def _lost_by_centering_examples(kernel, targets, **_options):
-    """How many times larger kernel and targets are than what centring over examples leaves."""
-    rows = kernel - kernel.mean(0, keepdim=True)
-    centered = rows - rows.mean(2, keepdim=True)
-    kept = torch.linalg.vector_norm(centered) / torch.linalg.vector_norm(kernel)
-    left = torch.linalg.vector_norm(targets - targets.mean(0)) / torch.linalg.vector_norm(targets)
-    return float(1 / (kept * left))
-
-
 SPECTRAL_LAWS = {
     "kernel_spectrum": Law(
         inputs={"gram": "gram"},
@@ -46,10 +37,6 @@ SPECTRAL_LAWS = {
     ),
     "modes_to_reach": Law(inputs=CURVE),
     "power_area": Law(inputs=CURVE),
-    "power_evenness": Law(inputs=CURVE),
-    "spectral_gap": Law(
-        inputs={"eigenvalues": "eigenvalues"}, invariances=(("scale", "eigenvalues"),)
-    ),
     "participation_ratio": Law(
         inputs={"gram": "gram"},
         invariances=(
@@ -172,26 +159,6 @@ LAWS = {
             ("permute_rows_and_columns", "gram", "targets"),
             ("scale", "gram"),
             ("shift_entries", "gram"),
-        ),
-    ),
-    "operator_alignment": Law(
-        inputs={"kernel": "tangent_kernel", "targets": "targets"},
-        invariances=(
-            ("permute_rows_and_columns", "kernel", "targets"),
-            ("scale", "kernel", "targets"),
-            ("shift_entries", "kernel"),
-            ("shift_entries", "targets"),
-            ("shift_rows", "targets"),
-            ("negate", "targets"),
-        ),
-        condition=_lost_by_centering_examples,
-    ),
-    "operator_alignment.uncentered": Law(
-        inputs={"kernel": "tangent_kernel", "targets": "targets"},
-        invariances=(
-            ("permute_rows_and_columns", "kernel", "targets"),
-            ("scale", "kernel", "targets"),
-            ("negate", "targets"),
         ),
     ),
     **SPECTRAL_LAWS,

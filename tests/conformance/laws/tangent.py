@@ -5,11 +5,10 @@ import torch
 from tests.conformance.laws.law import Law
 from theodolite.linalg import double_center
 
-_PERMUTATION = ("permute_rows_and_columns", "kernel", "targets")
+PERMUTATION = ("permute_rows_and_columns", "kernel", "targets")
 _SCALE = ("scale", "kernel", "targets")
-_SHIFTS = (("shift_entries", "kernel"), ("shift_entries", "targets"))
-_KERNEL_AND_TARGETS = {"kernel": "tangent_kernel", "targets": "targets"}
-_FISHER = {"kernel": "tangent_kernel", "hessian": "output_hessian"}
+SHIFTS = (("shift_entries", "kernel"), ("shift_entries", "targets"))
+KERNEL_AND_TARGETS = {"kernel": "tangent_kernel", "targets": "targets"}
 
 
 def _lost_by_centering(kernel, targets, **_options):
@@ -25,33 +24,29 @@ def _smaller_side(matrix):
     return float(min(matrix.shape))
 
 
-def _number_of_pairs(kernel, **_others):
+def number_of_pairs(kernel, **_others):
     """The largest rank that a kernel over pairs of example and output can have."""
     return float(kernel.shape[0] * kernel.shape[1])
 
 
-def _energy_scale(kernel, targets):
-    return float(torch.linalg.vector_norm(kernel) * targets.square().sum())
-
-
 LAWS = {
     "tangent_alignment": Law(
-        inputs=_KERNEL_AND_TARGETS,
-        invariances=(_PERMUTATION, _SCALE, ("negate", "targets"), *_SHIFTS),
+        inputs=KERNEL_AND_TARGETS,
+        invariances=(PERMUTATION, _SCALE, ("negate", "targets"), *SHIFTS),
         condition=_lost_by_centering,
     ),
     "tangent_alignment.uncentered": Law(
-        inputs=_KERNEL_AND_TARGETS, invariances=(_PERMUTATION, _SCALE, ("negate", "targets"))
+        inputs=KERNEL_AND_TARGETS, invariances=(PERMUTATION, _SCALE, ("negate", "targets"))
     ),
     "alignment_decomposition.correlation": Law(
-        inputs=_KERNEL_AND_TARGETS,
-        invariances=(_PERMUTATION, _SCALE, *_SHIFTS),
+        inputs=KERNEL_AND_TARGETS,
+        invariances=(PERMUTATION, _SCALE, *SHIFTS),
         condition=_lost_by_centering,
     ),
     "alignment_decomposition.stable_rank": Law(
-        inputs=_KERNEL_AND_TARGETS,
-        invariances=(_PERMUTATION, _SCALE, *_SHIFTS),
-        scale=_number_of_pairs,
+        inputs=KERNEL_AND_TARGETS,
+        invariances=(PERMUTATION, _SCALE, *SHIFTS),
+        scale=number_of_pairs,
         condition=_lost_by_centering,
     ),
     "stable_rank": Law(
@@ -64,68 +59,6 @@ LAWS = {
             ("append_zero_columns", "matrix"),
         ),
         scale=_smaller_side,
-    ),
-    "normalized_spectrum": Law(
-        inputs={"matrix": "covariance"},
-        invariances=(("scale", "matrix"), ("rotate_both", "matrix")),
-    ),
-    "uncoupled_bound": Law(
-        inputs={"targets": "targets"},
-        invariances=(
-            ("scale", "targets"),
-            ("negate", "targets"),
-            ("shift_entries", "targets"),
-            ("permute_rows", "targets"),
-        ),
-    ),
-    "label_contribution": Law(
-        inputs=_KERNEL_AND_TARGETS,
-        invariances=(_PERMUTATION, ("negate", "targets"), *_SHIFTS),
-        scale=_energy_scale,
-    ),
-    "rank_one_model": Law(
-        inputs={"tangent_features": "tangent_features", "targets": "targets"},
-        invariances=(
-            ("permute_rows", "tangent_features", "targets"),
-            ("scale", "tangent_features", "targets"),
-            ("negate", "tangent_features"),
-            ("negate", "targets"),
-            ("shift_entries", "targets"),
-        ),
-    ),
-    "label_gradient_correlation": Law(
-        inputs={"targets": "targets", "loss_gradient": "loss_gradient"},
-        invariances=(
-            ("permute_rows", "targets", "loss_gradient"),
-            ("scale", "targets", "loss_gradient"),
-            ("shift_entries", "targets"),
-            ("shift_entries", "loss_gradient"),
-            ("swap", "targets", "loss_gradient"),
-        ),
-    ),
-    "fisher_stable_rank": Law(
-        inputs=_FISHER,
-        invariances=(
-            ("permute_rows_and_columns", "kernel", "hessian"),
-            ("scale", "kernel", "hessian"),
-        ),
-        scale=_number_of_pairs,
-    ),
-    "fisher_correlation": Law(
-        inputs={**_FISHER, "targets": "targets"},
-        invariances=(
-            ("permute_rows_and_columns", "kernel", "hessian", "targets"),
-            ("scale", "kernel", "hessian", "targets"),
-            ("shift_entries", "targets"),
-        ),
-    ),
-    "layer_energy": Law(
-        inputs={"vectors": "parameter_vectors", "sizes": "layer_sizes"},
-        invariances=(("scale", "vectors"), ("negate", "vectors")),
-    ),
-    "fit_equilibrium": Law(
-        inputs={"depths": "depths", "peaks": "peaks"},
-        invariances=(("permute_rows", "depths", "peaks"),),
     ),
 }
 
