@@ -98,12 +98,16 @@ def monitor(folder: Path) -> dict:
     return {"records": records, "states": states}
 
 
+THREE_LAYERS = ["inner.0", "inner.2", "inner.4"]  # each of three processes has one
+
+
 class Failing(nn.Module):
     """Raises in the last process after so many calls."""
 
     def __init__(self, calls: int) -> None:
         super().__init__()
-        self.inner, self.left = mlp().double(), calls
+        self.inner = nn.Sequential(*mlp(), nn.Tanh(), nn.Linear(3, 3)).double()
+        self.left = calls
 
     def forward(self, x):
         self.left -= 1
@@ -125,10 +129,8 @@ def failures(folder: Path) -> dict:
         theodolite.Monitor(mlp().double(), (x, y), folder=blocked, families="kernel").measure(0)
 
     calls = {
-        "at once": lambda: theodolite.survey(Failing(0), (x, y), layers=["inner.0", "inner.2"]),
-        "before features": lambda: theodolite.survey(
-            Failing(2), (x, y), layers=["inner.0", "inner.2"]
-        ),
+        "at once": lambda: theodolite.survey(Failing(0), (x, y), layers=THREE_LAYERS),
+        "before features": lambda: theodolite.survey(Failing(2), (x, y), layers=THREE_LAYERS),
         "labels": lambda: theodolite.survey(mlp().double(), (x, y - 5 if last else y)),
         "nan": lambda: theodolite.survey(mlp().double(), (broken, y), families="covariance"),
         "weights": lambda: theodolite.survey(other, (x, y)),
@@ -139,7 +141,7 @@ def failures(folder: Path) -> dict:
     }
     found = {name: _message(call) for name, call in calls.items()} | {"skipped": _skipped(x, y)}
     for passes in (6, 13):  # after features, after covariances
-        survey = theodolite.survey(Failing(passes), (x, y), layers=["inner.0", "inner.2"])
+        survey = theodolite.survey(Failing(passes), (x, y), layers=THREE_LAYERS)
         found[f"after {passes} passes"] = numbers(survey.record)
     return found
 

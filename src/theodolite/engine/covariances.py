@@ -601,10 +601,10 @@ def _with_borders(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, images: Tensor) -> 
 def shared_moments(
     processes: Processes,
     moments: Mapping[str, Moments],
-    owners: Mapping[str, int],
+    layers: Sequence[str],
     device: torch.device,
 ) -> dict[str, Moments]:
-    """Moments of all examples; each process gets those of the layers that it owns.
+    """Moments of the examples of all processes, in the first process; the others get none.
 
     All processes move their sums to the shift of the first process with examples. Then they add up.
     Each layer and process sends O(d²) numbers, for any number of examples.
@@ -612,7 +612,7 @@ def shared_moments(
     Args:
         processes: The processes that take part.
         moments: Moments of this process's examples; empty if it has none.
-        owners: Layer -> process that gets its moments; equal in all processes.
+        layers: Names of the layers, equal in all processes.
         device: Device for the moments.
     """
     if processes.alone:
@@ -621,23 +621,20 @@ def shared_moments(
     first = next(rank for rank, names in enumerate(seen) if names)
     shifts = {name: found.shift.cpu() for name, found in moments.items()}
     common = processes.spread(shifts, first)
-    added = {
-        name: _added(processes, moments.get(name), common[name].to(device), owner)
-        for name, owner in owners.items()
-    }
+    added = {name: _added(processes, moments.get(name), common[name].to(device)) for name in layers}
     return {name: total for name, total in added.items() if total is not None}
 
 
-def _added(processes: Processes, part: Moments | None, shift: Tensor, owner: int) -> Moments | None:
-    """The sums of all processes about one shift, at the owner."""
+def _added(processes: Processes, part: Moments | None, shift: Tensor) -> Moments | None:
+    """The sums of all processes about one shift, in the first process."""
     width = len(shift)
     if part is None:
         packed = shift.new_zeros(1 + width + width * width)
     else:
         moved = part.rebase(shift)
         packed = torch.cat([moved.count.reshape(1), moved.total, moved.scatter.flatten()])
-    total = processes.sum(packed, owner)
-    if processes.rank != owner:
+    total = processes.sum(packed, 0)
+    if processes.rank != 0:
         return None
     count, sums, scatter = torch.split(total, [1, width, width * width])
     return Moments(count.squeeze(0), shift, sums, scatter.reshape(width, width))

@@ -8,7 +8,7 @@ this with one example at a time. :func:`shared_tangent_kernels` does the same fo
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -761,98 +761,39 @@ def _has_vectors(engine: KernelEngine, plan: Plan, layer: str) -> bool:
 def shared_tangent_kernels(
     model: nn.Module,
     batch: Batch,
-    layers: Layers,
-    owners: Mapping[str, int],
+    layers: Mapping[str, Sequence[str]],
     processes: Processes,
     **options: Any,
 ) -> TangentKernels:
-    """Tangent kernels of all examples; each process gets the kernels of the layers that it owns.
+    """Tangent kernels from several processes, each of which computes those of some layers.
 
-    Each process gets a consecutive part of the examples. It computes the kernel of its part with
-    itself and with the parts of half of the other processes, so that every pair of parts is
-    computed once. The owners of the layers receive the tiles, join them and mirror them.
+    Every process passes all examples. Its backward passes end at its first layer.
 
     Args:
         model: The model, equal in all processes.
         batch: All examples, equal in all processes.
-        layers: As for :func:`tangent_kernels`.
-        owners: Layer -> process that gets its kernel; equal in all processes.
+        layers: Layer -> its parameters.
         processes: The processes that take part.
         options: Options of :func:`tangent_kernels`.
 
     Returns:
-        The kernels of the layers that this process owns. The coverage has all layers; the outputs
-        are those of this process's examples.
+        The kernels of all layers in the first process, of none in the others.
     """
     if processes.alone:
         return tangent_kernels(model, batch, layers, **options)
-    ring = _Ring(processes, len(batch))
-    own = other = None
+    names, part = list(layers), None
+    own = {name: layers[name] for name in names[processes.rank :: processes.size]}
     with processes.together():
-        if ring.own:
-            own = tangent_kernels(model, batch.take(ring.own), layers, **options)
-        if ring.own and ring.following:
-            second = batch.take(ring.following)
-            options |= {"check": False}  # these passes were already compared with autograd
-            other = tangent_kernels(model, batch.take(ring.own), layers, other=second, **options)
-    known = processes.gather(None if own is None else (list(own), own.coverage))
-    names, coverage = next(entry for entry in known if entry is not None)
+        if own:
+            part = tangent_kernels(model, batch, own, **options)
+    known = [entry for entry in processes.gather(part and (part.coverage, part.checked)) if entry]
+    coverage = {layer: entry for found, _ in known for layer, entry in found.items()}
+    checked = next((found for _, found in known if not found.batched), known[0][1])
     empty = next(model.parameters()).new_empty(0)
-    found: dict[str, Tensor] = {}
-    for name in names:
-        diagonal = processes.collect(empty if own is None else own[name], owners[name])
-        following = processes.collect(empty if other is None else other[name], owners[name])
-        if owners[name] == processes.rank:
-            found[name] = ring.assemble(diagonal, following)
-    outputs = empty if own is None else own.outputs
-    return TangentKernels(found, coverage, outputs, 0 if own is None else own.predicted_bytes)
-
-
-@dataclass(frozen=True)
-class _Ring:
-    """The pairs of parts that each process computes."""
-
-    processes: Processes
-    count: int
-
-    @property
-    def own(self) -> list[int]:
-        return self._part(self.processes.rank)
-
-    @property
-    def following(self) -> list[int]:
-        return self._following(self.processes.rank)
-
-    def _part(self, rank: int) -> list[int]:
-        part = self.processes.part(self.count, rank)
-        return list(range(part.start, part.stop))
-
-    def _following(self, rank: int) -> list[int]:
-        """Examples of the next half of the ring; of two opposite parts only one takes the other."""
-        size = self.processes.size
-        last = size // 2 if size % 2 or rank < size // 2 else size // 2 - 1
-        return [index for step in range(1, last + 1) for index in self._part((rank + step) % size)]
-
-    def assemble(self, diagonal: list[Tensor], following: list[Tensor]) -> Tensor:
-        """Join the tiles of all processes to one kernel."""
-        tiles = [*self._placed(diagonal, following)]
-        shape = list(tiles[0][2].shape)
-        axis = len(shape) // 2  # (n, n) or (n, c, n, c)
-        shape[0] = shape[axis] = self.count
-        kernel = tiles[0][2].new_empty(shape)
-        for rows, columns, tile in tiles:
-            span, where = (rows[0], len(rows)), torch.tensor(columns, device=tile.device)
-            kernel.narrow(0, *span).index_copy_(axis, where, tile)
-            mirrored = tile.movedim(tuple(range(axis)), tuple(range(axis, 2 * axis)))
-            kernel.narrow(axis, *span).index_copy_(0, where, mirrored)
-        return kernel
-
-    def _placed(
-        self, diagonal: list[Tensor], following: list[Tensor]
-    ) -> Iterator[tuple[list[int], list[int], Tensor]]:
-        for rank in range(self.processes.size):
-            rows, columns = self._part(rank), self._following(rank)
-            if rows:
-                yield rows, rows, diagonal[rank]
-            if rows and columns:
-                yield rows, columns, following[rank]
+    kernels: dict[str, Tensor] = {}
+    for start in range(0, len(names), processes.size):
+        turn = names[start : start + processes.size]  # one layer of every process
+        sent = part[turn[processes.rank]] if part and processes.rank < len(turn) else empty
+        kernels |= zip(turn, processes.collect(sent, 0), strict=False)
+    outputs = empty if part is None else part.outputs
+    return TangentKernels(kernels, coverage, outputs, part.predicted_bytes if part else 0, checked)

@@ -618,7 +618,6 @@ class SurveyContext:
             self.model,
             batch,
             {layer.name: layer.owned for layer in layers},
-            dict.fromkeys((layer.name for layer in layers), 0),
             self.processes,
             readout=self._readout(of_loss=of_loss),
             **self.plan.kernel_options(
@@ -734,8 +733,8 @@ class SurveyContext:
             return own
         sums = {name: part for name, part in own.items() if isinstance(part, Moments)}
         device = next(self.model.get_submodule(layers[0].name).parameters()).device
-        owners = dict.fromkeys((layer.name for layer in layers), 0)
-        return dict(shared_moments(self.processes, sums, owners, device))
+        names = [layer.name for layer in layers]
+        return dict(shared_moments(self.processes, sums, names, device))
 
     def _covariance_data(self) -> Any:
         """All the data, or the requested part of the probe set; only this process's part."""
