@@ -190,9 +190,16 @@ class Flat(nn.Module):
         return self.inner(x).squeeze(1)
 
 
-@pytest.mark.parametrize("model", [mlp((6, 8, 1)), Flat()], ids=["(n, 1)", "(n,)"])
-@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.bool])
-@pytest.mark.parametrize("column", [False, True], ids=["flat", "column"])
+@pytest.mark.parametrize(
+    ("model", "dtype", "column"),
+    [
+        (mlp((6, 8, 1)), torch.int64, False),
+        (mlp((6, 8, 1)), torch.bool, True),
+        (Flat(), torch.float32, False),
+        (Flat(), torch.int64, True),
+    ],
+    ids=["(n, 1), integers", "(n, 1), a column", "(n,), floats", "(n,), a column"],
+)
 def test_a_single_logit(model, dtype, column):
     x, y = blobs(classes=2)
     given = y.to(dtype).unsqueeze(1) if column else y.to(dtype)
@@ -216,8 +223,7 @@ def test_several_labels(dtype):
     assert found.estimate("loss").value == pytest.approx(losses.sum(1).mean().item(), rel=1e-5)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
-@pytest.mark.parametrize("columns", [1, 2])
+@pytest.mark.parametrize(("dtype", "columns"), [(torch.float64, 1), (torch.float16, 2)])
 def test_numbers_as_targets(dtype, columns):
     x, _ = blobs()
     model = mlp((6, 16, columns))
