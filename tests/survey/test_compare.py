@@ -126,7 +126,7 @@ def test_summary_has_both_tables_and_the_differences(compared):
     assert text.startswith("small\n")
     assert (
         0
-        < text.index("\n\nup to 60 of 60" if "up to 60" in text else "\n\n60 of 60")
+        < text.index("\n\nup to 60 examples" if "up to 60" in text else "\n\n60 examples")
         < text.index("\n\ndeep\n")
     )
     told = text[text.index("deep minus small") :].splitlines()

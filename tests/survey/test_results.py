@@ -89,7 +89,7 @@ def test_summary_has_a_line_per_layer(found):
     assert told.startswith("Accuracy on examples that it was not trained on")
     assert "inear probe" in told
     lines = table.splitlines()
-    title = "cnn: 40 of 40 test examples, classification, true labels, chance in brackets"
+    title = "cnn: 40 test examples, classification, true labels, chance in brackets"
     assert lines[0] == title
     assert lines[2].split()[:2] == ["layer", "accuracy"]  # of linear probes, before the headlines
     probe = found.estimate("probe_accuracy", "0")

@@ -111,7 +111,7 @@ def test_the_cut_is_one_line_with_the_argument_that_lifts_it(monkeypatch):
     assert cut["facts"]["parts"]["gradient"] == [few, 600]
     assert cut["text"] in found.summary()
     assert contents["config"]["sizes"]["gradient"] < 600
-    assert "up to 600 of 600 examples, classification" in found.summary()
+    assert "up to 600 examples, classification" in found.summary()
     free = th.survey(mlp(), blobs(600), families="gradient", permutations=2, seconds=None)
     assert free.record.contents["cut"] is None
     assert free.estimate("omega", "0").value != found.estimate("omega", "0").value

@@ -59,7 +59,18 @@ def answers_of(
 def worded_for(record: Record, interface: Interface) -> Record:
     """The record of a survey with advice for an interface, to be shown and not saved.
 
-    Answers in other words than those of this version stay.
+    Args:
+        record: A survey. Answers in other words than those of this version stay as they are.
+        interface: Whose arguments the advice names.
+
+    Returns:
+        The same record with other words in its answers.
+
+    Examples:
+        >>> contents = {"rows": [], "layers": [], "data": {"task": "unlabeled"}}
+        >>> record = Record({**contents, "answers": answers_of(contents)}, {})
+        >>> worded_for(record, Interface.COMMAND).contents["answers"][0]["question"]
+        'task'
     """
     contents = record.contents
     if contents.get("answers") != answers_of(contents, record.arrays):

@@ -70,7 +70,8 @@ def survey_title(contents: Mapping[str, Any], name: str) -> str:
     labels = "" if source == "given" else f", {source} labels"
     task = "no labels" if data["task"] == "unlabeled" else data["task"]
     kind = {"train": "training ", "test": "test "}.get(data.get("split", ""), "")
-    count = f"{probed_examples(contents)} of {data['n']:,}"
+    every = data.get("probe") in (None, data["n"])
+    count = probed_examples(contents) + ("" if every else f" of {data['n']:,}")
     return f"{name + ': ' if name else ''}{count} {kind}examples, {task}{labels}"
 
 

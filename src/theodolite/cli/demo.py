@@ -37,7 +37,7 @@ def demo(
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
-    """Train three small networks and measure them layer by layer: one learns, one memorises.
+    """Train three small networks and measure them layer by layer: two learn, one memorises.
 
     The networks are an MLP with true labels, an MLP with random labels, and a CNN with true labels.
     The data are scikit-learn's 8x8 digits: no download. Prints how much of the fit carries over to
