@@ -563,9 +563,9 @@ def test_a_loss_that_fails_says_so_before_anything_is_measured():
 def test_held_out_examples_that_the_model_refuses_are_named():
     x, y = torch.randn(12, 6), torch.arange(12) % 2
     model = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 2))
-    with pytest.raises(ShapeError, match=r"^held_out: expected 6 features .*, got 2"):
+    with pytest.raises(ShapeError, match=r"^held_out: data: expected 6 features .*, got 2"):
         th.survey(model, (x, y), held_out=(x[:, :2], y))
-    with pytest.raises(DomainError, match=r"^held_out: expected \(inputs, targets\).* alone; pass"):
+    with pytest.raises(DomainError, match=r"^held_out: data: expected .* alone; pass"):
         th.survey(model, (x, y), held_out=x)
 
 

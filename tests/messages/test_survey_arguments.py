@@ -42,7 +42,7 @@ OPTIONS = {
     "options": ("fast", "options: expected SurveyOptions or a mapping or None, got 'fast'"),
     "truth": ("true", "truth: expected class numbers or real numbers, got str"),
     "groups": ("domain", "groups: expected a list with a number or a name for each example"),
-    "held_out": (5, "held_out: expected tensors, (inputs, targets), a mapping"),
+    "held_out": (5, "held_out: data: expected tensors, (inputs, targets), a mapping"),
 }
 
 

@@ -4,7 +4,6 @@ Each of several processes may hold a part of the data. All draw the probe set th
 all the data would draw (``shards.py``). The record lists every change of the data.
 """
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -526,8 +525,7 @@ def _about_held_out() -> Iterator[None]:
     try:
         yield
     except (DomainError, DtypeError, ShapeError) as error:
-        text = re.sub(r"^(data|targets): ", "", str(error))
-        raise type(error)(f"held_out: {text}") from error
+        raise type(error)(f"held_out: {error}") from error
 
 
 def _repeated(keys: Tensor) -> int:
