@@ -44,11 +44,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from theodolite.engine.batches import Batch
-from theodolite.engine.calls import CannotSplitError, function_name, split_examples, tensors_in
-from theodolite.engine.rounding import BACKWARD_FACTOR, Comparison, Rounding
+from theodolite.engine.calls import CannotSplitError, split_examples, tensors_in
+from theodolite.engine.rounding import BACKWARD_FACTOR, Comparison
 from theodolite.errors import CaptureError, DomainError, TheodoliteError
 
 if TYPE_CHECKING:
@@ -143,33 +142,6 @@ def is_suspect(name: str, given: Any, result: Any, examples: int) -> bool:
 
 def _may_have_examples(tensor: Tensor, examples: int) -> bool:
     return any(size and size % examples == 0 for size in tensor.shape)
-
-
-class SuspectCalls(TorchFunctionMode):
-    """Records suspect calls and the rounding of a forward pass inside the block."""
-
-    def __init__(self, examples: int) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-        self.rounding = Rounding()
-        self._examples = examples
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """Call the function and record its name and shapes."""
-        result = func(*args, **(kwargs or {}))
-        if func is not Tensor.clone:  # a copy is not rounded
-            self.rounding.add(result)
-        if self._examples > 1:
-            name = function_name(func)
-            if is_suspect(name, (args, kwargs), result, self._examples):
-                self.names.add(name)
-        return result
 
 
 SUSPECT_SINGLES = 4  # examples of a batch with a suspect call that run alone

@@ -26,7 +26,6 @@ from theodolite.engine.check import (
     Checked,
     Checker,
     Measured,
-    SuspectCalls,
     require_check,
 )
 from theodolite.engine.compare import require_finite
@@ -53,6 +52,7 @@ from theodolite.engine.one_by_one import (
 )
 from theodolite.engine.pooling import Pool, pooled, require_pool
 from theodolite.engine.readouts import main_tensor
+from theodolite.engine.recorder import UseRecorder, watch_calls
 from theodolite.engine.rounding import Comparison
 from theodolite.engine.state import (
     DEFAULT_MEMORY_LIMIT,
@@ -196,7 +196,7 @@ class FeatureReader:
         self._start = examples.stop
         if self._fallback is not None:
             return self._one_by_one(batch, examples)
-        watch = SuspectCalls(len(batch))
+        watch = watch_calls(batch)
         with watch if self._checker.mode else nullcontext():
             found = self._pass(batch)
         if not self._checker.mode:
@@ -218,13 +218,13 @@ class FeatureReader:
             return self._one_by_one(batch, examples, whole)
         return self._rows_of_pass(batch, found)
 
-    def _check(self, batch: Batch, found: "_Pass", watch: SuspectCalls) -> None:
+    def _check(self, batch: Batch, found: "_Pass", watch: UseRecorder) -> None:
         """Check that rows are the same for single examples and in other batches."""
         watch.rounding.add(list(found.rows.values()))
         checker, tolerance = self._checker, watch.rounding.tolerance()
         drawn = checker.draw_single_rows(len(batch))
-        is_due = checker.draw_whether_due(watch.names)
-        singles = drawn if watch.names else drawn[:1]
+        is_due = checker.draw_whether_due(watch.suspects)
+        singles = drawn if watch.suspects else drawn[:1]
         if checker.every or len(batch) == 1:
             singles = []  # they are among the parts that run again
         checker.single_examples += len(singles)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from theodolite.engine.batches import Batch
 from theodolite.engine.calls import CannotSplitError, WrongGradientError
-from theodolite.engine.check import SuspectCalls
+from theodolite.engine.recorder import watch_calls
 from theodolite.engine.rounding import Comparison
 from theodolite.engine.state import evaluating, model_device, preserved_randomness, preserved_state
 from theodolite.errors import CaptureError, NotFiniteError, RangeError, TheodoliteError
@@ -152,7 +152,7 @@ def require_same_one_by_one(
     them.
     """
     for batch in batches:
-        watch = SuspectCalls(len(batch))
+        watch = watch_calls(batch)
         try:
             with watch:
                 together = outputs(batch)

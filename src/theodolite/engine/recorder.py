@@ -20,6 +20,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from theodolite.engine.batches import Batch
 from theodolite.engine.calls import (
     PLAIN,
     Axis,
@@ -514,6 +515,12 @@ class UseRecorder(TorchFunctionMode):
             return one.find_axes(tensors, self._examples, row)
         made = {id(origin.tensor) for origin in sources}  # these have no axis of examples
         return [None if id(t) in made else find_axis(None, t, self._examples) for t in tensors]
+
+
+def watch_calls(batch: Batch) -> UseRecorder:
+    """Observe the calls of a pass over a batch: suspect ones, and their rounding."""
+    inputs = batch.args, dict(batch.kwargs), batch.targets, batch.mask, batch.positions
+    return UseRecorder({}, inputs, len(batch))
 
 
 def _written(target: Tensor) -> list[Tensor]:
