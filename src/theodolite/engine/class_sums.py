@@ -22,7 +22,7 @@ from theodolite._distributed import ALONE, Processes
 from theodolite.engine.batches import Batch, even_spans
 from theodolite.engine.calls import tensors_in
 from theodolite.engine.check import SUSPECT_SINGLES, Rerun, RowWeights, check_loss, check_rows
-from theodolite.engine.collect import loss_factors
+from theodolite.engine.collect import BlockSizes, loss_factors
 from theodolite.engine.compare import (
     add_gradients,
     compare_gradients,
@@ -594,7 +594,9 @@ class GradientAccumulation:
         assert logits is not None
         yield DenseFactors((LOGITS,), [logits.flatten(1).unsqueeze(1)])
         by_use = run.by_use(others)
-        yield from loss_factors(groups, run.uses, by_use, self._recorder.ownership.parameters)
+        sizes = BlockSizes(len(run.outputs), 1, None, run.outputs.device)
+        parameters = self._recorder.ownership.parameters
+        yield from loss_factors(groups, run.uses, by_use, parameters, sizes)
 
     def _add_units(self, factors: Sequence[Factors], segments: list[Segment], span: slice) -> None:
         """A second, weighted sum: each gradient divided by its norm in the layer."""

@@ -1,10 +1,9 @@
 """Factors of examples, collected from forward and backward passes at the uses of parameters.
 
-:func:`loss_factors` takes one pass and one number per example, for sums of gradients. For all
-outputs of a block of examples there are collectors, one per parameter group. A collector begins
-with a pass (:meth:`Collector.begin`). It takes the gradients of its outputs, one or several at a
-time, and releases the pass (:meth:`Collector.end`). Afterwards :meth:`Collector.factors` has the
-factors of all examples of the block.
+There is one collector per parameter group. It begins with a pass (:meth:`Collector.begin`). It
+takes the gradients of its outputs, one or several at a time, and releases the pass
+(:meth:`Collector.end`). Afterwards :meth:`Collector.factors` has the factors of all examples of the
+block. :func:`loss_factors` takes one pass and one number per example, for sums of gradients.
 """
 
 from abc import ABC, abstractmethod
@@ -40,13 +39,18 @@ class BlockSizes:
 
     examples: int
     output_count: int
-    dtype: torch.dtype
+    dtype: torch.dtype | None  # of factors; None keeps that of the gradients
     device: torch.device
     waiting_bytes: int = 2**26  # output gradients that are kept until they become gradients
 
-    def zeros(self, *shape: int) -> Tensor:
+    def zeros(self, like: Tensor, *shape: int) -> Tensor:
         """A tensor of zeros with one row per example."""
-        return torch.zeros(self.examples, *shape, dtype=self.dtype, device=self.device)
+        dtype = self.dtype or like.dtype
+        return torch.zeros(self.examples, *shape, dtype=dtype, device=self.device)
+
+    def cast(self, tensor: Tensor) -> Tensor:
+        """The tensor in the dtype of factors."""
+        return tensor if self.dtype is None else tensor.to(self.dtype)
 
 
 def compact(tensor: Tensor) -> Tensor:
@@ -147,9 +151,12 @@ class _PositionCollector(Collector):
             self._store(range(output, output + 1), output_grads.unsqueeze(1))
 
     def _store(self, outputs: range, output_grads: Float[Tensor, "m k C T"]) -> None:
+        if output_grads.shape[:2] == (self.sizes.examples, self.sizes.output_count):
+            self._output_grads = self.sizes.cast(output_grads)
+            return
         kept, length = self._output_grads, output_grads.shape[3]
         if kept is None:
-            kept = self.sizes.zeros(self.sizes.output_count, *output_grads.shape[2:])
+            kept = self.sizes.zeros(output_grads, self.sizes.output_count, *output_grads.shape[2:])
         self._output_grads = _padded(kept, 3, length)
         self._output_grads[self._span, outputs.start : outputs.stop, :, :length] = output_grads
 
@@ -198,12 +205,12 @@ class OuterCollector(_PositionCollector):
         assert isinstance(structure, Outer)
         self._shape, self._transposed = tuple(uses[0].origin.tensor.shape), structure.transposed
         inputs, self._geometry = _joined_inputs(uses)
-        inputs = inputs.to(self.sizes.dtype)
+        inputs = self.sizes.cast(inputs)
         if len(inputs) == self.sizes.examples:
             self._inputs = compact(inputs)
             return
         if self._inputs is None:
-            self._inputs = self.sizes.zeros(*inputs.shape[1:])
+            self._inputs = self.sizes.zeros(inputs, *inputs.shape[1:])
         if self._geometry is None:
             self._inputs = _padded(self._inputs, 1, inputs.shape[1])
         elif inputs.shape[1:] != self._inputs.shape[1:]:
@@ -220,7 +227,7 @@ class OuterCollector(_PositionCollector):
             return
         output_grads = _joint_output_grads(self._uses[0], gradients[0][0])
         if len(outputs) == self.sizes.output_count and len(output_grads) == self.sizes.examples:
-            self._output_grads = output_grads.to(self.sizes.dtype).contiguous()
+            self._output_grads = self.sizes.cast(output_grads).contiguous()
         else:
             self._store(outputs, output_grads)
 
@@ -259,7 +266,7 @@ class FormingCollector(Collector):
         """Keep the inputs until the end of the pass."""
         super().begin(span, uses)
         inputs, self._geometry = _joined_inputs(uses)
-        self._inputs = inputs.to(self.sizes.dtype)
+        self._inputs = self.sizes.cast(inputs)
 
     def add(self, output: int, gradients: Sequence[ResultGrads]) -> None:
         """Keep output gradients, and form gradients if enough of them wait."""
@@ -285,7 +292,7 @@ class FormingCollector(Collector):
             self._form(outputs, output_grads)
 
     def _form(self, outputs: range, output_grads: Float[Tensor, "m k C T"]) -> None:
-        output_grads = output_grads.to(self.sizes.dtype).contiguous()
+        output_grads = self.sizes.cast(output_grads).contiguous()
         assert self._inputs is not None
         columns = (
             [self._inputs.mT]
@@ -302,7 +309,7 @@ class FormingCollector(Collector):
 
     def _store(self, number: int, outputs: range, values: Float[Tensor, "m k C D"]) -> None:
         if len(self._gradients) == number:
-            zeros = self.sizes.zeros(self.sizes.output_count, *values.shape[2:])
+            zeros = self.sizes.zeros(values, self.sizes.output_count, *values.shape[2:])
             self._gradients.append(zeros)
         self._gradients[number][self._span, outputs.start : outputs.stop] = values
 
@@ -349,12 +356,12 @@ class DenseCollector(Collector):
             limit = self.sizes.waiting_bytes
             rows = use_gradients(use, given, self._parameter, self.group.needs_pull_back, limit)
             rows = rows.reshape(len(rows), -1)  # scalars too
-            self._all_gradients(rows.shape[1])[self._span, output] += rows.to(self.sizes.dtype)
+            self._all_gradients(rows)[self._span, output] += self.sizes.cast(rows)
 
-    def _all_gradients(self, entries: int) -> Tensor:
+    def _all_gradients(self, rows: Tensor) -> Tensor:
         """The gradients of all examples, zeros at first."""
         if self._gradients is None:
-            self._gradients = self.sizes.zeros(self.sizes.output_count, entries)
+            self._gradients = self.sizes.zeros(rows, self.sizes.output_count, rows.shape[-1])
         return self._gradients
 
     def add_joint(self, outputs: range, gradients: Sequence[tuple[Tensor, ...]]) -> None:
@@ -368,13 +375,13 @@ class DenseCollector(Collector):
         for use, (given,) in zip(self._uses, gradients, strict=True):
             rows = _joint_example_gradients(use.structure, given)
             rows = rows.reshape(*rows.shape[:2], -1).transpose(0, 1)
-            rows = scaled(rows, use.origin.scale).to(self.sizes.dtype)
-            target = self._all_gradients(rows.shape[2])[self._span, outputs.start : outputs.stop]
+            rows = self.sizes.cast(scaled(rows, use.origin.scale))
+            target = self._all_gradients(rows)[self._span, outputs.start : outputs.stop]
             target.add_(rows)
 
     def store(self, example: int, output: int, gradient: Tensor) -> None:
         """Take the gradient of one output of one example unchanged."""
-        self._all_gradients(gradient.numel())[example, output] = gradient.flatten()
+        self._all_gradients(gradient.flatten())[example, output] = gradient.flatten()
 
     def factors(self) -> DenseFactors | None:
         """The gradients."""
@@ -424,13 +431,10 @@ class MixedCollector(Collector):
 
     def factors(self) -> Factors | None:
         """Factors of both kinds, or of the kind that received gradients."""
-        return _mixed(self._outer.factors(), self._lookup.factors())
-
-
-def _mixed(outer: OuterFactors | None, lookup: LookupFactors | None) -> Factors | None:
-    if outer is not None and lookup is not None:
-        return MixedFactors(outer, lookup)
-    return outer if lookup is None else lookup
+        outer, lookup = self._outer.factors(), self._lookup.factors()
+        if outer is not None and lookup is not None:
+            return MixedFactors(outer, lookup)
+        return outer if lookup is None else lookup
 
 
 def collector_of(plan: GroupPlan, sizes: BlockSizes, parameter: Tensor) -> Collector:
@@ -485,59 +489,18 @@ def loss_factors(
     uses: Sequence[Use],
     arrived: Sequence[ResultGrads],
     parameters: dict[str, torch.nn.Parameter],
+    sizes: BlockSizes,
 ) -> Iterator[Factors]:
     """Factors of the gradients of one number per example, for every group with gradients.
 
     ``arrived`` has the gradients at the results of each use.
     """
     for group in groups:
-        indices = [
-            index
-            for index in group.uses
-            if any(gradient is not None for gradient in arrived[index])
-        ]
-        if indices:
-            own = [uses[index] for index in indices]
-            for use in own:
-                use.require_not_overwritten()
-            gradients = [arrived[index] for index in indices]
-            yield _loss_factors(group, own, gradients, parameters[group.parameter])
-
-
-def _loss_factors(
-    group: ParameterGroup, uses: list[Use], gradients: list[ResultGrads], parameter: Tensor
-) -> Factors:
-    if group.kind == "dense":
-        pairs = zip(uses, gradients, strict=True)
-        rows = [use_gradients(*pair, parameter, group.needs_pull_back) for pair in pairs]
-        total = rows[0] if len(rows) == 1 else torch.stack(rows).sum(0)
-        shape = parameter.shape if group.needs_pull_back else uses[0].origin.tensor.shape
-        return DenseFactors(group.parameters, [total.reshape(len(total), 1, -1)], shape)
-
-    def of_kind(kind: type) -> tuple[list[Use], list[ResultGrads]]:
-        chosen = [k for k, use in enumerate(uses) if isinstance(use.structure, kind)]
-        return [uses[k] for k in chosen], [gradients[k] for k in chosen]
-
-    outer = lookup = None
-    products, product_gradients = of_kind(Outer)
-    if products:
-        structure = products[0].structure
-        assert isinstance(structure, Outer)
-        inputs, geometry = _joined_inputs(products)
-        outer = OuterFactors(
-            group.parameters,
-            inputs,
-            _joined_output_grads(products, product_gradients).unsqueeze(1),
-            geometry=geometry,
-            shape=products[0].origin.tensor.shape,
-            transposed=structure.transposed,
-        )
-    lookups, lookup_gradients = of_kind(Lookup)
-    if lookups:
-        tokens, length = _joined_tokens(lookups)
-        output_grads = _joined_output_grads(lookups, lookup_gradients)
-        output_grads = scaled(output_grads, lookups[0].origin.scale).unsqueeze(1)
-        lookup = LookupFactors(group.parameters, tokens, output_grads, length)
-    factors = _mixed(outer, lookup)
-    assert factors is not None
-    return factors
+        plan = GroupPlan(group, "positions", numbers=0, cost=0.0)
+        collector = collector_of(plan, sizes, parameters[group.parameter])
+        collector.begin(slice(0, sizes.examples), [uses[index] for index in group.uses])
+        collector.add(0, [arrived[index] for index in group.uses])
+        collector.end()
+        found = collector.factors()
+        if found is not None:
+            yield found
