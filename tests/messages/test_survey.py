@@ -473,6 +473,10 @@ DAMAGE = {
     "seconds": ({"seconds": [1]}, "seconds: expected a mapping, got list"),
     "kind": ({"kind": "song"}, "a survey, a history or a ranking, got kind 'song'"),
     "list for a kind": ({"kind": []}, r"a survey, a history or a ranking, got kind \[\]"),
+    "text for a route": (
+        {"routes": {"kernel": "gram"}},
+        "damaged: routes/kernel: expected a mapping, got 'gram'",
+    ),
     "list for a name": ({"name": []}, r"damaged: name: expected text, got \[\]"),
 }
 

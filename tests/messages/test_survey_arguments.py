@@ -54,6 +54,11 @@ def test_says_what_an_option_may_be(name, value, message):
     assert message in str(raised.value)
 
 
+def test_a_seed_is_of_limited_size():
+    with pytest.raises(DomainError, match="seed: expected at most 4,503,599,627,370,496, got 1000"):
+        survey(seed=10**20)
+
+
 def test_whole_numbers_of_numpy_are_seeds():
     assert survey(seed=np.int64(3)).layers == survey(seed=3).layers
 

@@ -27,7 +27,9 @@ def demo(
         ),
     ] = Path("runs/demo"),
     steps: Annotated[int, typer.Option(min=2, help="Training steps of each network.")] = 250,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of weights, labels and batches.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**32 - 1, help="Seed of weights, labels and batches.")
+    ] = 0,
     workers: Annotated[
         int | None,
         typer.Option(min=1, help="Networks trained at the same time. [default: one per core]"),

@@ -132,7 +132,9 @@ def survey(  # one parameter per option is how typer reads a command
     device: Annotated[
         str | None, typer.Option(help="cpu or cuda. [default: cuda if there is a GPU]")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of weights, data and permutations.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**32 - 1, help="Seed of weights, data and permutations.")
+    ] = 0,
     name: Annotated[str, typer.Option(help="Title of the report. [default: MODEL on DATA]")] = "",
     option: Annotated[
         list[str] | None,

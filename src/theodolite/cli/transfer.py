@@ -101,7 +101,9 @@ def transfer(  # one parameter per option is how typer reads a command
     device: Annotated[
         str | None, typer.Option(help="cpu or cuda. [default: cuda if there is a GPU]")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the examples and the new head.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**32 - 1, help="Seed of the examples and the new head.")
+    ] = 0,
     name: Annotated[str, typer.Option(help="Title of the report.")] = "",
     output: Annotated[
         Path | None,

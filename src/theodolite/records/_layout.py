@@ -99,7 +99,7 @@ _WARNING = {
     "count?": _COUNT,
 }
 _NOTE = _OrText({"note": _TEXT, "text": _TEXT, "facts": (dict,)})
-_ANYTHING = dict.fromkeys(("versions?", "routes?", "seconds?"), (dict,))
+_ANYTHING = {"versions?": (dict,), "routes?": _Each(dict, (dict,)), "seconds?": (dict,)}
 _HEAD = {"name": _TEXT, "config": _CONFIG, "data": _DATA, "layers": _LAYERS} | _ANYTHING
 _SURVEY = _HEAD | {
     "step": (int, NoneType),

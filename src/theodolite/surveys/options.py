@@ -22,6 +22,7 @@ from theodolite.records import FAMILIES
 
 FEATURE_READERS = ("representation", "kernel", "gradient")  # families that read features
 SECONDS = 30.0
+_LARGEST_SEED = 2**52  # generators take 64 bits, and each purpose its own part of a thousand
 _MANY_OUTPUTS = 32  # with more, tangent kernels are sketched
 
 # Largest number of examples of each family; None uses all the given data.
@@ -179,6 +180,10 @@ class SurveyOptions:
         require_kind((str, Iterable), families=self.families)
         require_kind(Mapping, sizes=self.sizes)
         require_kind(Integral, seed=self.seed)
+        if abs(self.seed) > _LARGEST_SEED:
+            raise DomainError(
+                f"seed: expected at most {_LARGEST_SEED:,}, got {self.seed}; use a smaller number"
+            )
         require_kind(str, name=self.name, split=self.split, label_source=self.label_source)
         require_flag(details=self.details)
         if self.classes is not None:
