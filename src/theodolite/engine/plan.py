@@ -400,10 +400,14 @@ def warn_of_repeats(plans: Sequence[Plan], rows: int, columns: int | None = None
     times = round(passed / (rows + (columns or 0)))
     if times >= _MANY_TIMES:
         size = min(plan.block_size for plan in plans)
+        fits = (
+            f"the gradients of {size} of {rows} examples fit into memory at a time"
+            if size < rows
+            else f"the gradients of all layers fit into memory in {len(plans)} parts only"
+        )
         warn(
-            f"the gradients of {size} of {rows} examples fit into memory at a time, so each "
-            f"example is passed about {times} times; to save time, pass fewer examples or layers, "
-            "or a larger memory_limit",
+            f"{fits}, so each example is passed about {times} times; to save time, pass fewer "
+            "examples or layers, or a larger memory_limit",
             stacklevel=2,
         )
 
