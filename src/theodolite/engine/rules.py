@@ -152,7 +152,7 @@ def _from_left(call: Call, right: Tensor, rows: int) -> Structure:
 
 @register_rule(torch.conv1d, torch.conv2d, torch.conv3d)
 def convolution(call: Call) -> Structure | None:
-    """``conv(input, weight, bias, stride, padding, dilation, groups)``: patches times weights."""
+    """``conv(input, weight, bias, stride, padding, dilation)``: patches times weights."""
     bound = call.bind(
         "input", "weight", "bias", "stride", "padding", "dilation", "groups",
         bias=None, stride=1, padding=0, dilation=1, groups=1,
@@ -164,11 +164,11 @@ def convolution(call: Call) -> Structure | None:
     if bound["bias"] is call.source:
         return _bias(to_output_grads)
     geometry = _geometry(bound)
-    if weight is not call.source or geometry is None:
-        return None
+    if weight is not call.source or geometry is None or bound["groups"] > 1:
+        return (
+            None  # replaying a grouped convolution is faster than gradients of its small matrices
+        )
     parts = call.split(images)  # (n, k, channels, ...) with k images per example
-    if bound["groups"] > 1:
-        return _grouped(parts, geometry, to_output_grads, bound["groups"])
     if parts.shape[1] == 1:
         return Outer(parts.squeeze(1), to_output_grads, len(weight), geometry=geometry)
     return Outer(_patches(parts, geometry), to_output_grads, len(weight))
@@ -205,22 +205,6 @@ def _patches(parts: Tensor, geometry: PatchGeometry) -> Tensor:
     """Patches of all images of an example, (n, T, D), with D in the order of the weight."""
     rows = geometry.patch_rows(geometry.pad(parts.flatten(0, 1)))  # (n k, T, D)
     return rows.reshape(len(parts), -1, rows.shape[-1])
-
-
-def _grouped(
-    parts: Tensor, geometry: PatchGeometry, to_output_grads: ToOutputGrads, groups: int
-) -> Structure:
-    """For grouped convolutions, whose matrices are small, form the gradients themselves."""
-
-    def example_gradients(gradient: Tensor) -> Tensor:
-        output_grad = to_output_grads(gradient)
-        rows = _patches(parts, geometry).to(output_grad.dtype)
-        rows = torch.unflatten(rows, 2, (groups, -1)).transpose(1, 2)
-        output_grad = torch.unflatten(output_grad, 1, (groups, -1))
-        J = output_grad @ rows  # (n, groups, C / groups, D)
-        return J.reshape(len(parts), -1, parts.shape[2] // groups, *geometry.window)
-
-    return Dense(example_gradients, needs=(parts,))
 
 
 @register_rule(functional.embedding)
