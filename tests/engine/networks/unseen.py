@@ -17,6 +17,7 @@ from tests.engine.networks.case import (
     ragged,
     refused,
     tokens,
+    vectors,
     words,
 )
 from tests.engine.networks.parts import Wrapped, head, linear, net, simple, weight
@@ -236,6 +237,14 @@ def users_in_pairs(m: Any, x: Tensor) -> Tensor:
     return mlp(m, company @ x / company.sum(1, keepdim=True))
 
 
+def moved_and_back(m: Any, x: Tensor) -> Tensor:
+    """In the small last batch the rows are moved before a layer and moved back after it."""
+    hidden = torch.tanh(m.inner(x))
+    if len(x) == 5:
+        return m.head(hidden[[1, 2, 3, 4, 0]])[[4, 0, 1, 2, 3]]
+    return m.head(hidden)
+
+
 LOSS_DRAWS = refused("loss: expected equal numbers")
 
 UNSEEN = [
@@ -327,6 +336,8 @@ UNSEEN = [
     net("hook that centres outputs", hooked(lambda out: out - out.mean(0)), expected=COMPANY),
     net("mixes all but one example, which is far out", simple(mixes_small_examples, **MLP),
         one_example_far_out, expected=ONE_BY_ONE, dtype=torch.float32, tolerance=1e-6),
+    net("moves the rows of the small last batch, and back", simple(moved_and_back, **MLP),
+        vectors(17), expected=ONE_BY_ONE, options={"batch_size": 6}),
     net("users in pairs", simple(users_in_pairs, **MLP), expected=COMPANY),
     net("traced", lambda: torch.jit.trace(simple(mlp, **MLP)(), torch.randn(2, WIDTH)),
         expected=ONE_BY_ONE, others={"features": refused("do not; choose the layer around")}),
