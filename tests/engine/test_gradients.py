@@ -309,3 +309,29 @@ def test_a_loader_leaves_the_random_state():
     before = torch.get_rng_state()
     gradient_sums(model, DataLoader(data, batch_size=3))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+class WithIdleLayer(nn.Module):
+    """A side layer reaches no output, and its input is overwritten."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.side, self.head = nn.Linear(5, 6), nn.Linear(6, 2), nn.Linear(6, 3)
+
+    def forward(self, x):
+        hidden = torch.tanh(self.inner(x))
+        aside = hidden.clone()
+        self.side(aside)
+        aside.mul_(2)
+        return self.head(hidden)
+
+
+def test_a_layer_that_reaches_no_loss_may_lose_its_input(generator):
+    model = WithIdleLayer().double()
+    x = torch.randn(8, 5, generator=generator, dtype=torch.float64)
+    labels = torch.arange(8) % 3
+    found = gradient_sums(model, x, labels, check=False)
+    model.side = nn.Identity()  # the same outputs without the side layer
+    expected = gradient_sums(model, x, labels, check=False)
+    torch.testing.assert_close(found.total.norms, expected.total.norms)
+    assert found["side"].norms.eq(0).all()

@@ -496,11 +496,14 @@ def loss_factors(
     ``arrived`` has the gradients at the results of each use.
     """
     for group in groups:
+        indices = [k for k in group.uses if any(given is not None for given in arrived[k])]
+        if not indices:
+            continue
         plan = GroupPlan(group, "positions", numbers=0, cost=0.0)
         collector = collector_of(plan, sizes, parameters[group.parameter])
-        collector.begin(slice(0, sizes.examples), [uses[index] for index in group.uses])
-        collector.add(0, [arrived[index] for index in group.uses])
+        collector.begin(slice(0, sizes.examples), [uses[index] for index in indices])
+        collector.add(0, [arrived[index] for index in indices])
         collector.end()
         found = collector.factors()
-        if found is not None:
-            yield found
+        assert found is not None
+        yield found
