@@ -18,10 +18,8 @@ from theodolite.surveys.progress import Cost, Progress, Speed, TimeBudget
 _FEWEST_ROWS, _FEATURES_SHARE = 32, 0.35  # for the parts that read features
 _LEAST_SHARE = 0.15  # smallest share of the time left for the next part after a slow pass
 _CHECKED = 1.7  # cost of a checked pass in plain passes, measured on three networks
-_LONG, _WORTH = (
-    0.06,
-    1.5,
-)  # a part gets a trial from this share of the time and multiple of `fewest` on
+# A part gets a trial from this share of the time and this multiple of `fewest` on.
+_LONG, _WORTH = 0.06, 1.5
 _SLOW = 0.05  # data whose reading takes a larger share of the time are read once
 
 
