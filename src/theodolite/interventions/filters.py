@@ -19,7 +19,7 @@ _STARTS = {"f1": (1.0, 2.5), "f3": (3.0, 3.5)}
 
 
 def tau_curve(name: str, count: int) -> Float[Tensor, " count"]:
-    """The curves of the paper for ``count`` directions, most important first.
+    """Strengths of filters along ``count`` directions of the data, most important first.
 
     ``f2`` is 1 everywhere. ``f1`` damps the first direction strongly, ``f3`` less. From the third
     direction on both fall linearly from 4 to 1.

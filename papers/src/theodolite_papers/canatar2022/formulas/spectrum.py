@@ -93,7 +93,7 @@ def spectral_gap(eigenvalues: Float[Tensor, " r"], num_classes: int) -> Float[Te
 def optimal_kernel(
     targets: Integer[Tensor, " n"] | Shaped[Tensor, "n c"], num_classes: int | None = None
 ) -> Float[Tensor, "n c n c"]:
-    r"""Operator-valued kernel of rank one from which one example teaches all outputs.
+    r"""Operator-valued kernel of rank one: one example suffices to learn all outputs.
 
     .. math:: K^{opt}_{ij}(x, x') = \bar f_i(x)\,\bar f_j(x')
 

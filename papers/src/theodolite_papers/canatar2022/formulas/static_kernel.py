@@ -121,9 +121,10 @@ def power_shortcut(
     ridge: float = 0.0,
     modes: int | None = None,
 ) -> PowerShortcut:
-    r"""The estimate :math:`E_g \approx 1 - C(\rho^*)` and how far it can be off.
+    r"""Test error as the power outside the leading modes, and how far off this estimate can be.
 
-    .. math:: \Bigl|\frac{(1-\gamma)E_g}{\sum|a|^2} - (1 - C(\rho^*))\Bigr| \le
+    .. math:: E_g \approx 1 - C(\rho^*), \qquad
+              \Bigl|\frac{(1-\gamma)E_g}{\sum|a|^2} - (1 - C(\rho^*))\Bigr| \le
               \max\bigl(g(\eta_{\rho^*})^2,\; 1 - g(\eta_{\rho^*+1})^2\bigr), \qquad
               g(\eta) = \frac{\kappa}{\kappa + P\eta}
 

@@ -107,7 +107,7 @@ def loss_gradient(
 
 @array_function
 def process_goals(projections: LabelProjections) -> Float[Tensor, "r c"]:
-    r"""Where each process ends: the minimum-norm solution in the right singular basis.
+    r"""Weights of the minimum-norm solution, one for each right singular direction.
 
     .. math:: v_i^\top w^* = c_i/\sigma_i
 
@@ -130,7 +130,7 @@ def process_goals(projections: LabelProjections) -> Float[Tensor, "r c"]:
 def process_steps(
     singular_values: Float[Tensor, " r"], step_size: float, remaining: float = 0.05
 ) -> Float[Tensor, " r"]:
-    r"""Steps until one process keeps a given share of its loss.
+    r"""Steps until the loss along one singular direction has fallen to a given share.
 
     .. math:: t_i = \frac{\log\varepsilon}{2\log|1-\eta\sigma_i^2|}
 

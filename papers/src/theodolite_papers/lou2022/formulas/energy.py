@@ -90,7 +90,7 @@ def layer_energy(
     sizes: Sequence[int],
     values: Float[Tensor, " k"] | None = None,
 ) -> LayerEnergy:
-    r"""Share of each vector over all parameters that falls into each layer.
+    r"""Share of the squared length of each parameter vector that lies in each layer.
 
     .. math:: e_l(v) = \|v_l\|^2 / \|v\|^2
 

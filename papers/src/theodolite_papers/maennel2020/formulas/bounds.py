@@ -25,7 +25,7 @@ def closest_aligned(
     *,
     rtol: float | None = None,
 ) -> Float[Tensor, "*batch d d"]:
-    r"""The covariance aligned with the data's that is nearest to the weights', which attains M.
+    r"""The covariance aligned with the data's whose distance from the weights' is the misalignment.
 
     .. math:: \Sigma^* = \sum_i \sqrt{\frac{\operatorname{tr}(B|_{V_i})}
               {\operatorname{tr}(B^{-1}|_{V_i})}} \, P_i

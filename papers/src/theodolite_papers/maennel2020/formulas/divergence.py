@@ -323,7 +323,7 @@ def rotation_length(
 def rotation_chain(
     angle: Numbers, eigenvalue_1: Numbers, eigenvalue_2: Numbers, count: int
 ) -> Float[Tensor, "*batch"]:
-    r"""How many rotated Gaussians fit in between, each indistinguishable from the next.
+    r"""How many Gaussians fit between one and its rotation, neighbours indistinguishable.
 
     .. math:: \lfloor \delta \sqrt n \rfloor
 

@@ -261,7 +261,7 @@ class Compensation:
 
 
 def compensate(loss: str, scale: float) -> Compensation:
-    r"""How to retrain exactly after the first layer was multiplied by a scale.
+    r"""Learning rates and loss parameter that undo a scaling of the first layer.
 
     For a two-layer network with a positively homogeneous activation (ReLU, linear), started at
     :math:`\alpha W_1, W_2` with the loss parameter times :math:`\alpha`:

@@ -146,7 +146,7 @@ def sin_cosine(
 def sin_bound(
     x: Float[Tensor, "n d"], y: Float[Tensor, "m d"], sigma: float, form: str = "corrected"
 ) -> Float[Tensor, "n m"]:
-    r"""Bounds on :func:`sin_kernel`, printed and corrected.
+    r"""Bounds on :func:`sin_kernel`: that of the paper, and corrected ones.
 
     * ``"printed"``: :math:`e^{-\sigma^2\|x-y\|^2/2}`. True for the value, false for its absolute
       value: at :math:`y = -x` that tends to 1/2 while the bound vanishes.
