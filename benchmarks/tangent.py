@@ -184,7 +184,7 @@ def profile(name: str, device: str, both: bool = False) -> None:
             f"  passes {passes * 1e3:8.2f} ms in runs of {plan.batch_size}, plan {planned:.2f} GiB"
         )
         shape = kernel_shape("full", len(x), len(x), engine.output_count)
-        kernel = KernelBlock(torch.empty(shape, device=device), "full")
+        kernel = KernelBlock(torch.empty(shape, device=device))
         total = 0.0
         for layer in engine.layers:
             index = engine.group_indices[layer][0]

@@ -269,8 +269,7 @@ def _entries(kernel: Tensor, rows: Tensor, columns: Tensor, mode: str) -> Tensor
     if mode == "full":
         part = kernel.index_select(0, rows).index_select(2, columns)  # (rows, c, columns, c)
         return part.flatten(2).flatten(0, 1)
-    matrix = kernel.sum(0) if mode == "diagonal" else kernel
-    return matrix[rows[:, None], columns]
+    return kernel[rows[:, None], columns]
 
 
 def require_range(

@@ -27,90 +27,68 @@ from theodolite.engine.factors import (
 )
 from theodolite.engine.patches import PatchGeometry
 from theodolite.engine.plan import GroupPlan
-from theodolite.engine.readouts import Mode
 
 _SMALL = 2**24  # entries of a matrix whose upper part a GPU copies to complete it at once
 
 
 @dataclass(frozen=True)
 class KernelBlock:
-    """A block of a kernel."""
+    """A block of a kernel, (nx, r, ny, r): r is the number of outputs, or one for a trace over them.
 
-    # (nx, c, ny, c) for "full", (nx, ny) for "trace", (c, nx, ny) for "diagonal"; may
-    # be a view into a larger kernel.
+    It may be a view into a larger kernel.
+    """
+
     values: Tensor
-    mode: Mode  # one of these three
 
     def part(self, left: slice, right: slice) -> "KernelBlock":
         """The block between two ranges of examples, a view."""
-        index = (left, slice(None), right) if self.mode == "full" else (..., left, right)
-        return KernelBlock(self.values[index], self.mode)
+        return KernelBlock(self.values[left, :, right])
 
     @property
     def rows_per_example(self) -> int:
-        """Rows of each matrix that belong to one example."""
-        return self.values.shape[1] if self.mode == "full" else 1
+        """Rows r of the matrix that belong to one example."""
+        return self.values.shape[1]
 
-    def matrices(self) -> list[Tensor]:
-        """The block as one matrix, or as one matrix per output; all are views."""
-        if self.mode == "diagonal":
-            return list(self.values)
-        if self.mode == "trace":
-            return [self.values]
-        nx, c, ny, _ = self.values.shape
+    @property
+    def matrix(self) -> Float[Tensor, "nxr nyr"]:
+        """The block as a matrix, a view."""
+        nx, r, ny, _ = self.values.shape
         strides = self.values.stride()
         # Rows (x, i) and columns (y, j) merge without a copy, even inside a larger kernel.
-        shape, steps = (nx * c, ny * c), (strides[1], strides[3])
-        return [self.values.as_strided(shape, steps, self.values.storage_offset())]
+        shape, steps = (nx * r, ny * r), (strides[1], strides[3])
+        return self.values.as_strided(shape, steps, self.values.storage_offset())
 
-    def example_pairs(self) -> list[Tensor]:
-        """Each matrix as (nx, r, ny, r) with r rows per example, a view."""
-        if self.mode == "full":
-            return [self.values]
-        return [matrix[:, None, :, None] for matrix in self.matrices()]
+    def rows_of(self, gradients: Tensor) -> Float[Tensor, "n r ..."]:
+        """Gradients or output gradients (n, c, C, ...); for a trace (n, 1, c C, ...)."""
+        whole = gradients.shape[1] == self.rows_per_example
+        return gradients if whole else gradients.flatten(1, 2).unsqueeze(1)
 
-    def by_matrix(self, rows: Tensor) -> list[Tensor]:
-        """Gradients or output gradients (n, c, C, ...), one tensor for each of :meth:`matrices`.
-
-        Each example has r rows in a matrix. They are unchanged for ``"full"``, where r is c. They
-        are (n, 1, c C, ...) for ``"trace"``, and (n, 1, C, ...) of each output for ``"diagonal"``.
-        """
-        if self.mode == "full":
-            return [rows]
-        if self.mode == "trace":
-            return [rows.flatten(1, 2).unsqueeze(1)]
-        return [rows[:, index, None] for index in range(rows.shape[1])]
-
-    def add_full(self, kernel: Tensor) -> None:
-        """Add the entries of a full kernel (nx, c, ny, c) that belong to this block."""
-        if self.mode == "full":
-            self.values.add_(kernel)
-            return
-        diagonal = kernel.diagonal(dim1=1, dim2=3)  # (nx, ny, c)
-        self.values.add_(diagonal.sum(2) if self.mode == "trace" else diagonal.permute(2, 0, 1))
+    def add_full(self, kernel: Float[Tensor, "nx c ny c"]) -> None:
+        """Add a full kernel, or its trace over outputs."""
+        if kernel.shape[1] != self.rows_per_example:
+            kernel = kernel.diagonal(dim1=1, dim2=3).sum(2)[:, None, :, None]
+        self.values.add_(kernel)
 
     def mirror(self, stripe_size: int, symmetrize: bool) -> None:
         """Complete a symmetric block from the part on and above its diagonal stripes.
 
         Rounding may have made the diagonal squares slightly asymmetric: ``symmetrize`` them.
         """
-        for matrix in self.matrices():
-            if matrix.is_cuda and symmetrize and matrix.numel() <= _SMALL:
-                upper = matrix.triu(1)  # three kernel launches for any number of blocks
-                matrix.triu_().add_(upper.T)
-                continue
-            for rows in spans(len(matrix), stripe_size * self.rows_per_example):
-                if rows.start:
-                    matrix[rows, : rows.start] = matrix[: rows.start, rows].T
-                if symmetrize:
-                    square = matrix[rows, rows]
-                    square.copy_((square + square.T).mul_(0.5))
+        matrix = self.matrix
+        if matrix.is_cuda and symmetrize and matrix.numel() <= _SMALL:
+            upper = matrix.triu(1)  # three kernel launches for any number of blocks
+            matrix.triu_().add_(upper.T)
+            return
+        for rows in spans(len(matrix), stripe_size * self.rows_per_example):
+            if rows.start:
+                matrix[rows, : rows.start] = matrix[: rows.start, rows].T
+            if symmetrize:
+                square = matrix[rows, rows]
+                square.copy_((square + square.T).mul_(0.5))
 
     def mirror_block(self, rows: slice, columns: slice) -> None:
         """Copy the part between two ranges of examples to its place on the other side."""
-        below, above = self.part(columns, rows), self.part(rows, columns)
-        for target, source in zip(below.matrices(), above.matrices(), strict=True):
-            target.copy_(source.T)
+        self.part(columns, rows).matrix.copy_(self.part(rows, columns).matrix.T)
 
 
 class PositionGram:
@@ -305,11 +283,10 @@ class Contraction:
 
     def _gram(self, left: Tensor, right: Tensor, block: KernelBlock, overwrite: bool) -> None:
         """Inner products of one piece of the gradients."""
-        J, J2 = (block.by_matrix(side.flatten(2)) for side in (left, right))
+        x, y = (block.rows_of(side.flatten(2)) for side in (left, right))
         for rows, columns in self._ranges(len(left), len(right)):
-            targets = block.part(rows, columns).matrices()
-            for target, x, y in zip(targets, J, J2, strict=True):
-                _multiply(target, x[rows].flatten(0, 1), y[columns].flatten(0, 1), overwrite)
+            target = block.part(rows, columns).matrix
+            _multiply(target, x[rows].flatten(0, 1), y[columns].flatten(0, 1), overwrite)
 
     def _formed_gradients(
         self, left: OuterFactors, right: OuterFactors, block: KernelBlock, overwrite: bool
@@ -325,42 +302,36 @@ class Contraction:
     ) -> None:
         """One position: the elementwise product of a forward and a backward kernel."""
         gram = PositionGram(left, right, self.symmetric)
-        B = block.by_matrix(left.output_grads.squeeze(3))
-        B2 = block.by_matrix(right.output_grads.squeeze(3))
-        for rows, columns in self._ranges(len(B[0]), len(B2[0])):
+        x, y = (block.rows_of(side.output_grads.squeeze(3)) for side in (left, right))
+        for rows, columns in self._ranges(len(x), len(y)):
             forward = gram.block(rows, columns)  # (nx, 1, ny, 1)
             part = block.part(rows, columns)
-            targets = zip(part.matrices(), part.example_pairs(), B, B2, strict=True)
-            for target, pairs, x, y in targets:
-                factors = x[rows].flatten(0, 1), y[columns].flatten(0, 1)
-                if overwrite:
-                    _multiply(target, *factors, overwrite)
-                    pairs.mul_(forward)
-                else:
-                    backward = factors[0] @ factors[1].T
-                    pairs.addcmul_(backward.view(pairs.shape), forward)
+            factors = x[rows].flatten(0, 1), y[columns].flatten(0, 1)
+            if overwrite:
+                _multiply(part.matrix, *factors, overwrite)
+                part.values.mul_(forward)
+            else:
+                backward = factors[0] @ factors[1].T
+                part.values.addcmul_(backward.view(part.values.shape), forward)
 
     def _positions(
         self, left: PositionFactors, right: PositionFactors, block: KernelBlock, overwrite: bool
     ) -> None:
         """G = A A'^T of a tile of examples, then its products with output gradients."""
         gram = PositionGram(left, right, self.symmetric)
-        B = block.by_matrix(left.output_grads)
-        B2 = block.by_matrix(right.output_grads)
-        _, r, C, T = B[0].shape
-        first = [_by_position(x) for x in B] if r == 1 else B
-        second = first if r == 1 and self.symmetric else [_by_position(y) for y in B2]
+        B, B2 = (block.rows_of(side.output_grads) for side in (left, right))
+        _, r, C, T = B.shape
+        first = _by_position(B) if r == 1 else B
+        second = first if r == 1 and self.symmetric else _by_position(B2)
         # For one pair and one position of the second side: products at all pairs of positions, or
         # B^i G; then G and a copy of it.
         numbers = (T if r == 1 else r * C) + 2 * T
-        size = B2[0].shape[3] * numbers * B[0].element_size()
+        size = B2.shape[3] * numbers * B.element_size()
         contract = _weighted_by_gram if r == 1 else _through_gram
-        for rows, columns in self._tiles((len(B[0]), len(B2[0])), size):
-            inner = gram.block(rows, columns)
-            targets = block.part(rows, columns).example_pairs()
-            for target, x, y in zip(targets, first, second, strict=True):
-                total = contract(x[rows], inner, y[columns])
-                target.copy_(total) if overwrite else target.add_(total)
+        for rows, columns in self._tiles((len(B), len(B2)), size):
+            total = contract(first[rows], gram.block(rows, columns), second[columns])
+            target = block.part(rows, columns).values
+            target.copy_(total) if overwrite else target.add_(total)
 
     def _tiles(self, sizes: tuple[int, int], size: int) -> Iterator[tuple[slice, slice]]:
         """Ranges of examples whose intermediate results fit, from the bytes per pair."""

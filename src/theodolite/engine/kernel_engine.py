@@ -271,8 +271,7 @@ class KernelEngine:
         right = left if right is None else right
         indices = self.group_indices[layer]
         groups = [plan.group_plans[index] for index in indices]
-        rows = self.output_count if self.mode == "full" else 1  # per example
-        stripe = stripe_size(groups, len(left.outputs), rows, self.device)
+        stripe = stripe_size(groups, len(left.outputs), block.rows_per_example, self.device)
         contraction = Contraction(plan.tile_bytes, stripe, symmetric)
         if not indices:
             block.values.zero_()

@@ -172,8 +172,8 @@ def tangent_kernels(
         inputs: Inputs, (inputs, targets), a mapping of keyword arguments, or batches of these.
         layers: Names, patterns or a predicate; ``"*"`` for every layer with parameters of its own.
         outputs: ``"full"`` for (n, c, n, c); ``"trace"`` for the sum over outputs, (n, n);
-            ``"diagonal"`` for each output with itself, (c, n, n); an index for one output, (n, n);
-            or a loss(outputs, targets) with one value per example, (n, n).
+            an index for one output, (n, n); or a loss(outputs, targets) with one value per
+            example, (n, n).
         memory_limit: Limit in bytes, or a size such as "4GB"; None: nine tenths of the free memory.
         other: A second set of inputs, for the kernel between both sets: (n, c, m, c) and so on.
         targets: Targets for the loss, if ``inputs`` does not contain them.
@@ -421,7 +421,8 @@ class _KernelFilling:
             sizes = len(self._rows), len(self._columns), engine.output_count
             shape = kernel_shape(engine.mode, *sizes)
             self.kernels[layer] = torch.empty(shape, dtype=engine.dtype, device=engine.device)
-        return KernelBlock(self.kernels[layer], engine.mode)
+        kernel = self.kernels[layer]
+        return KernelBlock(kernel if engine.mode == "full" else kernel[:, None, :, None])
 
     def outputs(self) -> Float[Tensor, "n c"]:
         """The differentiated outputs of the rows."""

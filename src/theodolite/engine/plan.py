@@ -309,12 +309,7 @@ class KernelSizes:
 
 def kernel_shape(mode: Mode, left: int, right: int, output_count: int) -> tuple[int, ...]:
     """Shape of a kernel between two sets of examples."""
-    shapes: dict[Mode, tuple[int, ...]] = {
-        "full": (left, output_count, right, output_count),
-        "trace": (left, right),
-        "diagonal": (output_count, left, right),
-    }
-    return shapes[mode]
+    return (left, output_count, right, output_count) if mode == "full" else (left, right)
 
 
 def make_plan(

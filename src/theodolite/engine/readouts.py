@@ -130,9 +130,9 @@ def projected_outputs(
     r"""A readout of random projections of many outputs, for tangent kernels of a whole vocabulary.
 
     The signs :math:`r_k` satisfy :math:`E\, r_k r_k^\top = I`. So the kernel of one projection has
-    the trace over all outputs as its mean. ``outputs="diagonal"`` gives one kernel for each
-    projection. Their mean estimates the trace; its standard error is their spread divided by
-    :math:`\sqrt{k}`.
+    the trace over all outputs as its mean. ``outputs="full"`` has the kernel of each of k
+    projections as its entries between equal outputs. Their mean estimates the trace; its standard
+    error is their spread divided by :math:`\sqrt{k}`.
 
     Args:
         count: Number of projections.
@@ -248,7 +248,7 @@ def per_example_cross_entropy(
         ) from error
 
 
-Mode = Literal["full", "trace", "diagonal"]
+Mode = Literal["full", "trace"]
 Outputs = str | int | Loss
 
 
@@ -277,14 +277,13 @@ class OutputChoice:
 def resolve_outputs(outputs: Outputs) -> OutputChoice:
     """Turn the keyword ``outputs`` into a choice."""
     if isinstance(outputs, str):
-        require_choice(("full", "trace", "diagonal"), outputs=outputs)
-        modes: dict[str, Mode] = {"full": "full", "trace": "trace", "diagonal": "diagonal"}
-        return OutputChoice(modes[outputs])
+        require_choice(("full", "trace"), outputs=outputs)
+        return OutputChoice("full" if outputs == "full" else "trace")
     if isinstance(outputs, int) and not isinstance(outputs, bool):
         return OutputChoice("trace", index=outputs)
     if callable(outputs):
         return OutputChoice("trace", loss=outputs)
     raise DomainError(
-        "outputs: expected 'full', 'trace', 'diagonal', an index or a loss with one value per "
-        f"example, got {outputs!r}"
+        "outputs: expected 'full', 'trace', an index or a loss with one value per example, got "
+        f"{outputs!r}"
     )

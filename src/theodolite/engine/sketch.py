@@ -413,11 +413,11 @@ def _add_blocks(
     """Add one block of every layer's kernel to its sums; the blocks share one buffer."""
     c, sides = engine.output_count, (left, right or left)
     shape = kernel_shape("full", len(left.outputs), len(sides[1].outputs), c)
-    block = KernelBlock(torch.empty(shape, dtype=engine.dtype, device=engine.device), "full")
+    block = KernelBlock(torch.empty(shape, dtype=engine.dtype, device=engine.device))
     rows, columns = (slice(side.span.start * c, side.span.stop * c) for side in sides)
     for layer, entry in moments.items():
         engine.fill(layer, left, right, block, plan)
-        entry.add(block.matrices()[0], rows, columns)
+        entry.add(block.matrix, rows, columns)
 
 
 MOST_GROUPS = 16
