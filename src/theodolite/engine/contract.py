@@ -33,12 +33,9 @@ _SMALL = 2**24  # entries of a matrix whose upper part a GPU copies to complete 
 
 @dataclass(frozen=True)
 class KernelBlock:
-    """A block of a kernel, (nx, r, ny, r): r is the number of outputs, or one for a trace over them.
+    """A block of a kernel, which may be a view into a larger kernel."""
 
-    It may be a view into a larger kernel.
-    """
-
-    values: Tensor
+    values: Tensor  # (nx, r, ny, r): r is the number of outputs, or one for a trace over them
 
     def part(self, left: slice, right: slice) -> "KernelBlock":
         """The block between two ranges of examples, a view."""

@@ -5,7 +5,7 @@
 passes) and fills blocks of kernels with them (contractions).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -262,6 +262,29 @@ class KernelEngine:
                 (sums,) = own.weighted_sums([slice(0, len(own))], weights)
                 total |= own.unpack(sums)
         return Collected(block.span, [*factors], torch.cat(rows), total)
+
+    def fill_blocks(
+        self,
+        plan: Plan,
+        data: BatchList,
+        other: BatchList | None,
+        fill: Callable[[Collected, Collected | None], None],
+        weights: Tensor | None = None,
+    ) -> None:
+        """Collect the factors of blocks of examples, and pass every pair of blocks to ``fill``.
+
+        Without ``other`` these are the pairs on and above the diagonal; a block with itself has no
+        right side. With weights (n, c) such a block has the gradient of the weighted outputs.
+        """
+        sizes = plan.block_size, plan.batch_size
+        for block in data.blocks(*sizes):
+            left = self.collect(block, plan, None if weights is None else weights[block.span])
+            if other is None:
+                fill(left, None)
+            for columns in (data if other is None else other).blocks(*sizes):
+                if other is not None or columns.span.start > block.span.start:
+                    fill(left, self.collect(columns, plan))
+            del left  # before the factors of the next block
 
     def fill(
         self, layer: str, left: Collected, right: Collected | None, block: KernelBlock, plan: Plan

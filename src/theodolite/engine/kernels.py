@@ -37,7 +37,7 @@ from theodolite.engine.compare import (
 )
 from theodolite.engine.contract import KernelBlock
 from theodolite.engine.factors import DenseFactors, Factors, OuterFactors
-from theodolite.engine.inputs import BatchList, ExampleBlock, require_device, require_model
+from theodolite.engine.inputs import BatchList, require_device, require_model
 from theodolite.engine.kernel_engine import Collected, KernelEngine, prepare
 from theodolite.engine.layers import LayerMapping, Layers, Parameters, layers_text, unwrap
 from theodolite.engine.one_by_one import Answer, require_sound_fallback, tried_in_batches
@@ -367,40 +367,26 @@ class _KernelFilling:
         """Number of blocks of examples, and of layers that are filled between them."""
         size = self.plan.block_size
         rows, columns = -(-len(self._rows) // size), -(-len(self._columns) // size)
-        layers = len(self.engine.layers)
-        if self._symmetric:
-            return rows * (rows + 1) // 2 * (1 + layers)
-        return rows + rows * columns * (1 + layers)
+        pairs = rows * (rows + 1) // 2 if self._symmetric else rows * columns
+        return pairs * (1 + len(self.engine.layers))
 
     def fill_all(self, counter: _ProgressCounter) -> None:
         """Collect the factors of every block, and fill the kernels between pairs of blocks."""
-        sizes = self.plan.block_size, self.plan.batch_size
-        for block in self._rows.blocks(*sizes):
-            left = self._collected(block, counter)
-            self._outputs.append(left.outputs)
-            self._row_reruns += left.reruns
-            if self._symmetric:
-                self._fill(left, None, counter)
-            if self._symmetric and len(left.outputs) == len(self._rows):
-                return
-            for columns in self._columns.blocks(*sizes):
-                if self._symmetric and columns.span.start <= block.span.start:
-                    continue
-                right = self._collected(columns, counter)
-                self._column_reruns += right.reruns
-                self._fill(left, right, counter)
+        other = None if self._symmetric else self._columns
+        self.engine.fill_blocks(self.plan, self._rows, other, partial(self._fill, counter))
 
-    def _collected(self, block: ExampleBlock, counter: _ProgressCounter) -> Collected:
-        collected = self.engine.collect(block, self.plan)
-        counter.done(f"examples {block.span.start} to {block.span.stop - 1}")
-        return collected
-
-    def _fill(self, left: Collected, right: Collected | None, counter: _ProgressCounter) -> None:
+    def _fill(self, counter: _ProgressCounter, left: Collected, right: Collected | None) -> None:
         """Fill one block of every kernel; without a second side one on the diagonal.
 
         Factors take most memory. If the block is the whole kernel, each is released after its use.
         """
         engine, columns = self.engine, (right or left).span
+        counter.done(f"examples {columns.start} to {columns.stop - 1}")
+        if right is None or (not self._symmetric and columns.start == 0):  # a new left side
+            self._outputs.append(left.outputs)
+            self._row_reruns += left.reruns
+        if right is not None:
+            self._column_reruns += right.reruns
         uses = Counter(index for layer in engine.layers for index in engine.group_indices[layer])
         whole = right is None and len(left.outputs) == len(self._rows)
         for layer in engine.layers:

@@ -332,7 +332,18 @@ def _exact(engine: KernelEngine, data: BatchList, labels: Tensor) -> TangentAlig
     plan, flat = _block_plan(engine, len(data)), labels.flatten()
     warn_of_repeats([plan], len(data))
     moments = {layer: KernelMoments(len(flat), engine.device, flat) for layer in engine.layers}
-    gradients, reruns = _process_blocks(engine, data, plan, labels, moments)
+    gradients: dict[str, Tensor] = {}
+    reruns: list[Rerun] = []
+
+    def fill(left: Collected, right: Collected | None) -> None:
+        # The passes of a right side repeat earlier ones. Their blocks are compared with autograd
+        # all together: the form of the labels in the whole kernel is the norm of `gradients`.
+        if right is None:
+            reruns.extend(left.reruns)
+            add_gradients(gradients, left.weighted_gradient)
+        _add_blocks(engine, plan, left, right, moments)
+
+    engine.fill_blocks(plan, data, None, fill, labels)
     for rerun in reruns:
         compare_in_batch(engine.recorder, rerun)
     zero = torch.zeros((), dtype=torch.float64, device=engine.device)
@@ -378,29 +389,6 @@ def _block_plan(engine: KernelEngine, examples: int) -> Plan:
             best = plan if best is None or plan.block_size > best.block_size else best
         block = -(-block // 2)
     return best
-
-
-def _process_blocks(
-    engine: KernelEngine,
-    data: BatchList,
-    plan: Plan,
-    labels: Tensor,
-    moments: dict[str, KernelMoments],
-) -> tuple[dict[str, Tensor], list[Rerun]]:
-    """Process all blocks; return the gradient along the labels, and the reruns."""
-    reruns: list[Rerun] = []
-    total: dict[str, Tensor] = {}
-    for block in data.blocks(plan.block_size, plan.batch_size):
-        left = engine.collect(block, plan, labels[block.span])
-        reruns += left.reruns
-        add_gradients(total, left.weighted_gradient)
-        _add_blocks(engine, plan, left, None, moments)
-        # These passes repeat earlier ones. Their blocks are compared with autograd all together:
-        # the quadratic form of the labels in the whole kernel must be the norm of `total`.
-        for columns in data.blocks(plan.block_size, plan.batch_size):
-            if columns.span.start > block.span.start:
-                _add_blocks(engine, plan, left, engine.collect(columns, plan), moments)
-    return total, reruns
 
 
 def _add_blocks(
