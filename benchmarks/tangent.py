@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from benchmarks.resnet import ResNet18
 from benchmarks.stopwatch import CLOCKS, GIB, attempt, choose_clock, measure, problem_of
 from theodolite.engine import tangent_kernels
+from theodolite.engine.batches import iterate_batches
 from theodolite.engine.contract import KernelBlock
 from theodolite.engine.factors import OuterFactors
 from theodolite.engine.inputs import BatchList
@@ -173,7 +174,7 @@ def profile(name: str, device: str, both: bool = False) -> None:
     """Passes and products apart: route and time of every layer, by both routes if wanted."""
     model, x = build(CASES[name], device)
     with untouched(model), exact_arithmetic(torch.device(device)):
-        data = BatchList.of(x, None, None, torch.device(device))
+        data = BatchList([*iterate_batches(x)])
         engine = prepare(model, data, EngineOptions(params=matrices, check=False))
         plan = engine.plan(len(x), len(x), True, len(engine.layers))
         block = next(data.blocks(plan.block_size, plan.batch_size))
@@ -244,7 +245,7 @@ def floor(name: str, device: str) -> float:
     """Ten backward passes to the uses, and the products of the cheapest routes at full speed."""
     model, x = build(CASES[name], device)
     with untouched(model), exact_arithmetic(torch.device(device)):
-        data = BatchList.of(x, None, None, torch.device(device))
+        data = BatchList([*iterate_batches(x)])
         engine = prepare(model, data, EngineOptions(params=matrices, check=False))
         plan = engine.plan(len(x), len(x), True, len(engine.layers))
         runs = [

@@ -7,6 +7,7 @@ from torch import nn
 from tests.engine.forced import force
 from tests.tolerances import assert_close
 from theodolite.engine import one_by_one, tangent_kernels
+from theodolite.engine.batches import iterate_batches
 from theodolite.engine.calls import WrongGradientError
 from theodolite.engine.collect import DenseCollector
 from theodolite.engine.factors import DenseFactors
@@ -30,10 +31,9 @@ def draw(count=7, seed=0):
 
 def in_batches(model, x, other=None, **options):
     """Kernels, without a second attempt one example at a time."""
-    cpu = torch.device("cpu")
     with untouched(model):
-        data = BatchList.of(x, None, None, cpu)
-        second = None if other is None else BatchList.of(other, None, None, cpu)
+        data = BatchList([*iterate_batches(x)])
+        second = None if other is None else BatchList([*iterate_batches(other)])
         return kernels_of(prepare(model, data, EngineOptions(**options)), data, second)
 
 

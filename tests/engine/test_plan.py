@@ -20,6 +20,7 @@ from theodolite.engine import (
     tangent_kernels,
 )
 from theodolite.engine import plan as planning
+from theodolite.engine.batches import iterate_batches
 from theodolite.engine.contract import KernelBlock, stripe_size
 from theodolite.engine.inputs import BatchList, ExampleBlock
 from theodolite.engine.kernel_engine import KernelEngine, prepare
@@ -83,7 +84,7 @@ def test_costs_count_multiply_adds_and_bytes():
 
 
 def engine_of(model, x, **options):
-    data = BatchList.of(x, None, None, torch.device("cpu"))
+    data = BatchList([*iterate_batches(x)])
     return prepare(model, data, EngineOptions(**options)), data
 
 

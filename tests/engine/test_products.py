@@ -8,13 +8,13 @@ from tests.engine.forced import force
 from tests.reference.tangents import full_kernel, tangent_features
 from tests.tolerances import assert_close
 from theodolite.engine import tangent_kernels
+from theodolite.engine.batches import iterate_batches
 from theodolite.engine.inputs import BatchList
 from theodolite.engine.kernel_engine import prepare
 from theodolite.engine.kernels import kernels_of
 from theodolite.engine.plan import EngineOptions
 from theodolite.engine.state import untouched
 
-CPU = torch.device("cpu")
 MODES = ["full", "trace", 1]
 
 
@@ -31,8 +31,8 @@ def network():
 def planned(model, x, outputs="full", other=None, **options):
     """Kernels, as options decide."""
     with untouched(model):
-        data = BatchList.of(x, None, None, CPU)
-        second = None if other is None else BatchList.of(other, None, None, CPU)
+        data = BatchList([*iterate_batches(x)])
+        second = None if other is None else BatchList([*iterate_batches(other)])
         engine = prepare(model, data, EngineOptions(outputs=outputs, **options))
         return kernels_of(engine, data, second)
 

@@ -8,6 +8,7 @@ from tests.engine.zoo import ZOO, specimen
 from tests.reference.tangents import full_kernel, tangent_features
 from tests.tolerances import assert_close
 from theodolite.engine import tangent_kernels
+from theodolite.engine.batches import iterate_batches
 from theodolite.engine.inputs import BatchList
 from theodolite.engine.kernel_engine import prepare
 from theodolite.engine.kernels import kernels_of
@@ -58,7 +59,7 @@ def test_every_route_and_tile_size_gives_the_same(name, route, monkeypatch):
     force(monkeypatch, route=route, tile_bytes=2**9, stripes=2)
     request = EngineOptions(readout=made.readout, batch_size=3)
     with untouched(made.model):
-        data = BatchList.of(made.inputs, None, None, torch.device("cpu"))
+        data = BatchList([*iterate_batches(made.inputs)])
         kernels = kernels_of(prepare(made.model, data, request), data, None)
     assert_same(kernels.total, expected(reference(name), reference(name)))
 
@@ -69,7 +70,7 @@ def test_the_route_by_positions_gives_the_same_for_one_row_per_example(name, mon
     force(monkeypatch, route="positions")
     request = EngineOptions(outputs="trace", readout=made.readout)
     with untouched(made.model):
-        data = BatchList.of(made.inputs, None, None, torch.device("cpu"))
+        data = BatchList([*iterate_batches(made.inputs)])
         kernels = kernels_of(prepare(made.model, data, request), data, None)
     total = expected(reference(name), reference(name))
     assert_same(kernels.total, total.diagonal(dim1=1, dim2=3).sum(2))
@@ -82,7 +83,7 @@ def test_joint_passes_of_several_outputs_give_the_same(name, joint, monkeypatch)
     force(monkeypatch, outputs_per_pass=joint)
     request = EngineOptions(readout=made.readout)
     with untouched(made.model):
-        data = BatchList.of(made.inputs, None, None, torch.device("cpu"))
+        data = BatchList([*iterate_batches(made.inputs)])
         engine = prepare(made.model, data, request)
         together = engine.recorder.run(data.batches[0]).joint_passes(range(engine.output_count))
         assert together is not None
@@ -105,7 +106,7 @@ def test_trace_and_single_outputs(name):
 @pytest.mark.parametrize("name", ["mlp", "resnet", "bert", "lstm", "tied autoencoder"])
 def test_cross_kernels_are_blocks_of_the_kernel(name):
     made = specimen(name)
-    batch = BatchList.of(made.inputs, None, None, torch.device("cpu")).batches[0]
+    batch = BatchList([*iterate_batches(made.inputs)]).batches[0]
     left, right = batch.take(slice(0, 3)), batch.take(slice(1, 4))
     cross = tangent_kernels(made.model, left, other=right, readout=made.readout).total
     assert_same(cross, expected(reference(name), reference(name))[:3, :, 1:])
@@ -117,7 +118,7 @@ def test_blocks_of_examples_give_the_same(name, monkeypatch):
     force(monkeypatch, block_size=3)
     request = EngineOptions(readout=made.readout, batch_size=1)
     with untouched(made.model):
-        data = BatchList.of(made.inputs, None, None, torch.device("cpu"))
+        data = BatchList([*iterate_batches(made.inputs)])
         kernels = kernels_of(prepare(made.model, data, request), data, None)
     assert_same(kernels.total, expected(reference(name), reference(name)))
 

@@ -172,7 +172,7 @@ def gradient_sums(
     readouts = resolve_readout(readout)
     with preserved_generators(()):  # a loader draws random numbers
         whole = whole_batch(inputs, targets=targets, batch_fn=batch_fn)
-    data = BatchList.named(model, inputs, [whole])
+    data = BatchList.of(model, inputs, [whole])
     classes = _labels(data.batches[0], labels)
     device = model_device(plain)
     size = batch_size or _batch_size(device, len(data))

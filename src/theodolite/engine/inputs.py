@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from theodolite.checks import dtype_text
-from theodolite.engine.batches import TARGET_KEYS, Batch, iterate_batches
+from theodolite.engine.batches import TARGET_KEYS, Batch
 from theodolite.engine.calls import tensors_in
 from theodolite.engine.layers import unwrap
 from theodolite.engine.state import (
@@ -383,33 +383,21 @@ class BatchList:
     given: list[Batch] = field(default_factory=list)
 
     @classmethod
-    def of(
-        cls,
-        data: Any,
-        targets: Any,
-        batch_fn: Any,
-        device: torch.device,
-        model: nn.Module | None = None,
-    ) -> "BatchList":
-        """Convert data in any accepted form, on the device; columns are named as in the model."""
-        made = iterate_batches(data, targets=targets, batch_fn=batch_fn, device=device)
-        return cls(list(made)) if model is None else cls.named(model, data, list(made))
-
-    @classmethod
-    def named(cls, model: nn.Module, data: Any, batches: list[Batch]) -> "BatchList":
-        """Name the columns of batches of these data as in the model; it does not run.
+    def of(cls, model: nn.Module, data: Any, batches: Iterable[Batch]) -> "BatchList":
+        """Batches of these data, with columns named as in the model; it does not run.
 
         Raises:
             ShapeError: If there is no batch.
         """
-        if not batches:
+        given = list(batches)
+        if not given:
             raise ShapeError("inputs: expected at least one batch, got none; the data set is empty")
         if isinstance(data, Batch):
-            return cls(batches)
-        by_name = _named(unwrap(model), batches[0])
+            return cls(given)
+        by_name = _named(unwrap(model), given[0])
         for note in by_name.notes.values():
             warn(note, stacklevel=4)
-        return cls([by_name.convert(batch) for batch in batches], batches)
+        return cls([by_name.convert(batch) for batch in given], given)
 
     def fit(self, model: nn.Module) -> bool:
         """Cast batches that the model has refused; False if there is no further cast.

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from theodolite._distributed import Processes
 from theodolite.checks import size_in_bytes
-from theodolite.engine.batches import Batch
+from theodolite.engine.batches import Batch, iterate_batches
 from theodolite.engine.check import (
     Check,
     Checked,
@@ -260,10 +260,9 @@ def batched_or_one_by_one(
     require_device(device, inner)
     chosen = torch.device(device) if device is not None else model_device(inner)
     with untouched(inner), exact_arithmetic(chosen), limited_memory(options.memory_limit):
-        data = BatchList.of(inputs, targets, batch_fn, chosen, model=inner)
-        second = None
-        if other is not None:
-            second = BatchList.of(other, None, batch_fn, chosen, model=inner)
+        read = partial(iterate_batches, batch_fn=batch_fn, device=chosen)
+        data = BatchList.of(inner, inputs, read(inputs, targets=targets))
+        second = None if other is None else BatchList.of(inner, other, read(other))
         return _with_fallback(inner, data, second, options, compute)
 
 
@@ -717,7 +716,7 @@ def _vector_factors(
     inner = unwrap(model)
     device = model_device(inner)
     with untouched(inner), exact_arithmetic(device):
-        data = BatchList.of(inputs, None, None, device)
+        data = BatchList.of(inner, inputs, iterate_batches(inputs, device=device))
 
         def prepared(names: Sequence[str]) -> tuple[KernelEngine, Plan]:
             options = EngineOptions(layers=list(names), readout=readout)
