@@ -659,7 +659,7 @@ def asymptotic_backward_information(fraction: float, depth: int) -> float:
 
 
 def asymptotic_equilibrium_layer(depth: int, q_star: float = 1.0) -> float:
-    r"""Leading term of the balance for very deep networks: the 3/5 law.
+    r"""Leading term of the equilibrium layer of very deep networks: the 3/5 law.
 
     .. math:: l \sim \left(\tfrac{9\pi^2 q_*}4\right)^{1/5} L^{3/5}
 

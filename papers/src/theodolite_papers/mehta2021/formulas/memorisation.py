@@ -60,7 +60,7 @@ class TwoVectorMeasures:
 
 
 def two_vector_measures(norm_a: float, norm_b: float, cosine: float) -> TwoVectorMeasures:
-    r"""Closed forms of the four measures for two vectors of given norms and angle.
+    r"""Omega, diversity, stiffness and confusion of two vectors of given norms and angle.
 
     .. math:: D = \frac{A^2+B^2}{A^2+B^2+2ABc},\quad S = c,\quad F = ABc,\quad
               \Omega = \frac{4ABc}{(A+B)^2}
