@@ -18,6 +18,7 @@ from theodolite.measures import kernel, representation
 from theodolite.records import Note, Record, load_record, require_transfer, save_record
 from theodolite.surveys import transfers
 from theodolite.surveys.heads import Body, WithHead
+from theodolite.surveys.transfer_regressions import kernel_regressions, predicted_curve
 from theodolite.surveys.transfer_results import Transfer
 
 
@@ -577,6 +578,51 @@ def test_no_wrong_answer_among_few_does_not_promise_all():
     assert curve.examples == 200
     low, high = curve.accuracy_interval[:, -1].tolist()
     assert low < curve.accuracy[-1] < high < 1.0
+
+
+@pytest.mark.parametrize("width", [8, 90])
+@pytest.mark.parametrize("tangent", [True, False])
+def test_no_matrix_of_all_examples_is_decomposed_twice(monkeypatch, width, tangent):
+    """Wide features are decomposed once, as a kernel. For narrow ones no kernel is formed."""
+    sizes = []
+    for name in ("eigh", "svd"):
+        whole = getattr(torch.linalg, name)
+
+        def counted(matrix, *rest, whole=whole, name=name, **options):
+            sizes.append((name, *matrix.shape))
+            return whole(matrix, *rest, **options)
+
+        monkeypatch.setattr(torch.linalg, name, counted)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, 2))
+    monkeypatch.setattr(transfers, "_PROBED", 30)
+    found = th.transfer(model, task(120), tangent=tangent, tangent_examples=60)
+    assert found.record.contents["models"][0]["examples"] == 120
+    wide, of_all = width == 90, [size for size in sizes if size[1] == 120]
+    kinds = [size[0] for size in of_all if size[1:] == (120, 120)]
+    assert len(kinds) == wide * (1 + tangent)  # the head's features, and those of all layers
+    assert set(kinds) <= {"eigh"}
+    assert len(of_all) == 1 + tangent
+
+
+def test_regressions_from_features_equal_those_from_their_kernels():
+    torch.manual_seed(0)
+    y = torch.arange(90) % 3
+    layers = [torch.randn(90, width).double() + y[:, None] * torch.rand(width) for width in (5, 12)]
+    body = torch.randn(40, 70).double()
+    body = body @ body.mT
+    found = kernel_regressions(layers[1], layers, body, y)
+    whole = kernel.mean_gram([rows @ rows.mT for rows in layers])
+    expected = kernel.leave_one_out_regression(whole, y)
+    torch.testing.assert_close(found.all_layers.every.error, expected.error)
+    few = kernel.leave_one_out_regression(whole[:40, :40], y[:40])
+    torch.testing.assert_close(found.all_layers.few.error, few.error)
+    head = kernel.leave_one_out_regression(layers[1] @ layers[1].mT, y)
+    torch.testing.assert_close(found.every_head_features.error, head.error)
+    curve = predicted_curve(found, y.float(), [60, 500])
+    plain = th.learning_curve(whole, y.float(), [60, 500], kernel=True)
+    less = found.head_and_body.error / found.all_layers.few.error
+    torch.testing.assert_close(curve.error, plain.error * less)
 
 
 def test_more_labels_are_ranked_by_all_layers_and_the_gain_of_the_kernel():

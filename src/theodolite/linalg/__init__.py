@@ -33,8 +33,10 @@ from theodolite.linalg.arrays import (
 from theodolite.linalg.leave_one_out import (
     RIDGES,
     LeaveOneOut,
+    centred_eigen,
     expected_right,
     leave_one_out,
+    leave_one_out_each,
     regression_targets,
 )
 from theodolite.linalg.moments import Moments, RowSample, TriangularState, row_chunks
@@ -88,6 +90,7 @@ __all__ = [
     "center_columns",
     "centered_products",
     "centered_square_sum",
+    "centred_eigen",
     "checks_classes",
     "contrast_from_sums",
     "debiased_product",
@@ -103,6 +106,7 @@ __all__ = [
     "gram_limit",
     "gram_sums",
     "leave_one_out",
+    "leave_one_out_each",
     "mean_over_classes",
     "nan_unless",
     "numerical_rank",

@@ -6,7 +6,7 @@ the centred kernel :math:`K_c`, the ridge :math:`\lambda` and
 .. math:: P = \lambda\,(K_c + \lambda I)^{-1} - \tfrac1n 11^\top, \qquad
           y_i - \hat y_{-i} = P_{ii}^{-1} (P y)_i
 
-this is exact. One eigendecomposition serves all ridges.
+this is exact. One eigendecomposition serves all ridges (:func:`centred_eigen`).
 """
 
 from collections.abc import Callable, Sequence
@@ -19,14 +19,16 @@ from torch.nn import functional
 
 from theodolite.checks import require_finite, require_labels, require_nonempty
 from theodolite.errors import ShapeError
-from theodolite.linalg.alignment import unit_peak
+from theodolite.linalg.alignment import double_center, unit_peak
 from theodolite.linalg.arrays import double, ratio_or_nan
+from theodolite.linalg.spectra import Eigen, symmetric_eigen, thin_svd
 from theodolite.records import NORMAL, wilson
 
 # Ridges to try, in units of the mean eigenvalue of the centred kernel.
 RIDGES = tuple(10.0**exponent for exponent in torch.arange(-5, 2.01, 0.5).tolist())
 _LEAST = 1e-9  # smallest 1 - leverage; below it an example alone determines a direction
 _DECIMALS = 9  # decimals of class scores that are compared
+_TOGETHER = 15  # ridges whose predictions are in memory at one time
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,29 @@ def expected_right(
     return scores.round(decimals=_DECIMALS).argmax(1) == columns.argmax(1)
 
 
+def centred_eigen(matrix: Float[Tensor, "n d"], *, kernel: bool) -> Eigen:
+    """Eigenpairs of the centred kernel; those of eigenvalue zero may be missing.
+
+    Args:
+        matrix: the kernel (n, n), or features (n, d), whose kernel is not formed. Its largest entry
+            is scaled to one.
+        kernel: whether the matrix is a kernel.
+
+    Examples:
+        >>> x = torch.tensor([[0.0], [1.0], [5.0]])
+        >>> round(centred_eigen(x, kernel=False).values.item(), 4)
+        0.56
+        >>> [round(value, 4) for value in centred_eigen(x @ x.T, kernel=True).values.tolist()]
+        [0.56, 0.0, 0.0]
+    """
+    scaled = unit_peak(double(matrix))
+    if kernel:
+        values, vectors = symmetric_eigen(double_center(scaled))
+        return Eigen(values.clamp_min(0.0), vectors)
+    left, roots, _ = thin_svd(scaled - scaled.mean(0))
+    return Eigen(roots.square(), left)
+
+
 def leave_one_out(
     vectors: Float[Tensor, "n r"],
     eigenvalues: Float[Tensor, " r"],
@@ -128,18 +153,51 @@ def leave_one_out(
             used.
     """
     columns, names = regression_targets(targets)
+    residuals = _residuals(vectors, eigenvalues, columns)
+    return best_ridge(residuals, ridges, eigenvalues.sum() / len(columns), columns, names)
+
+
+def leave_one_out_each(
+    vectors: Float[Tensor, "n r"],
+    eigenvalues: Float[Tensor, " r"],
+    targets: Shaped[Tensor, "n *c"],
+    ridges: Sequence[float] = RIDGES,
+) -> list[LeaveOneOut]:
+    """:func:`leave_one_out` with every ridge alone, faster than one call for each.
+
+    Args:
+        vectors: eigenvectors of the centred kernel; those of eigenvalue zero may be missing.
+        eigenvalues: eigenvalues of these vectors.
+        targets: integer class labels, or numbers to regress.
+        ridges: ridges, in units of the mean eigenvalue.
+    """
+    columns, names = regression_targets(targets)
+    residuals, unit = _residuals(vectors, eigenvalues, columns), eigenvalues.sum() / len(columns)
+    found = []
+    for start in range(0, len(ridges), _TOGETHER):
+        some = ridges[start : start + _TOGETHER]
+        missed = _missed(residuals, some, unit, columns)
+        found += [
+            _regression(missed[place], ridge, unit, columns, names)
+            for place, ridge in enumerate(some)
+        ]
+    return found
+
+
+def _residuals(vectors: Tensor, eigenvalues: Tensor, columns: Tensor) -> Callable[[Tensor], Tensor]:
+    """The function that maps k ridges to their leave-one-out residuals (k, n, c)."""
     n, centred = len(columns), unit_peak(columns - columns.mean(0))
-    parts = vectors.mT @ centred
+    parts, squares = vectors.mT @ centred, vectors.square()
 
     def residuals(chosen: Tensor) -> Tensor:
         wide = eigenvalues.unsqueeze(1)
         kept = wide / (wide + chosen).clamp_min(1e-300)  # (r, k)
-        left = 1 - vectors.square() @ kept - 1 / n
+        left = 1 - squares @ kept - 1 / n
         fitted = vectors @ (kept.unsqueeze(2) * parts.unsqueeze(1)).flatten(1)
         missed = centred.unsqueeze(1) - fitted.reshape(n, len(chosen), -1)
         return (missed / left.clamp_min(_LEAST).unsqueeze(2)).transpose(0, 1)
 
-    return best_ridge(residuals, ridges, eigenvalues.sum() / n, columns, names)
+    return residuals
 
 
 def best_ridge(
@@ -150,16 +208,29 @@ def best_ridge(
     names: Tensor | None,
 ) -> LeaveOneOut:
     """The ridge with the least error, and its results; residuals are (k, n, c) for k ridges."""
-    n, peak = len(columns), (columns - columns.mean(0)).abs().max()
-    # Equal features predict the mean of the others, for any ridge.
-    missed = residuals(columns.new_tensor(list(ridges)) * torch.where(unit > 0, unit, 1.0))
+    missed = _missed(residuals, ridges, unit, columns)
     best = int(missed.square().sum((1, 2)).argmin())
-    own = missed[best].square().sum(1)
+    return _regression(missed[best], ridges[best], unit, columns, names)
+
+
+def _missed(
+    residuals: Callable[[Tensor], Tensor], ridges: Sequence[float], unit: Tensor, columns: Tensor
+) -> Tensor:
+    """Residuals for ridges in these units. Equal features predict the mean of the others."""
+    return residuals(columns.new_tensor(list(ridges)) * torch.where(unit > 0, unit, 1.0))
+
+
+def _regression(
+    missed: Tensor, ridge: float, unit: Tensor, columns: Tensor, names: Tensor | None
+) -> LeaveOneOut:
+    """The results from the leave-one-out residuals (n, c) of one ridge."""
+    n, peak = len(columns), (columns - columns.mean(0)).abs().max()
+    own = missed.square().sum(1)
     plain = (unit_peak(columns - columns.mean(0)) * (n / (n - 1))).square().sum(1)
     error = ratio_or_nan(own.mean(), plain.mean())
     spread = ratio_or_nan((own - error * plain).std(), plain.mean() * n**0.5)
     sides = torch.tensor([-NORMAL, NORMAL], dtype=own.dtype, device=own.device)
-    predictions = columns - missed[best] * peak
+    predictions = columns - missed * peak
     accuracy, interval = own.new_tensor(torch.nan), own.new_full((2,), torch.nan)
     if names is not None and int(columns.any(0).sum()) > 1:
         accuracy = expected_right(predictions, columns).double().mean()
@@ -169,7 +240,7 @@ def best_ridge(
         error_interval=(error + sides * spread).clamp_min(0.0),
         accuracy=accuracy,
         accuracy_interval=interval,
-        ridge=own.new_tensor(ridges[best] if bool((unit > 0) & (peak > 0)) else torch.nan),
+        ridge=own.new_tensor(ridge if bool((unit > 0) & (peak > 0)) else torch.nan),
         predictions=predictions,
         classes=names,
     )

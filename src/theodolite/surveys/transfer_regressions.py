@@ -19,16 +19,20 @@ from theodolite.advice.reasons import Reason, failure, reason
 from theodolite.engine import Batch, tangent_kernels
 from theodolite.errors import MemoryLimitError, TheodoliteError
 from theodolite.linalg import (
+    Eigen,
     LeaveOneOut,
+    centred_eigen,
     double,
     dual_gram,
     expected_right,
+    leave_one_out,
     regression_targets,
+    unit_peak,
 )
 from theodolite.measures import kernel
 from theodolite.records import NORMAL, Note
 from theodolite.surveys.heads import Body, WithHead
-from theodolite.theory.learning import LearningCurve, learning_curve
+from theodolite.theory.learning import LearningCurve, curve_from_spectrum
 
 _ROWS = 10  # outputs of the new head; the body's kernel is the mean of their kernels
 # Three numbers from benchmarks/transfer compare kernel regression with fine-tuned networks.
@@ -49,12 +53,12 @@ class AllLayers:
     """Regression with the features of all layers, in equal shares.
 
     Args:
-        kernel: the kernel between all examples.
+        spectrum: eigenpairs of the centred kernel between all examples.
         few: regression on the examples of the tangent kernel.
         every: regression on all examples.
     """
 
-    kernel: Tensor
+    spectrum: Eigen
     few: LeaveOneOut
     every: LeaveOneOut
 
@@ -64,23 +68,25 @@ class KernelRegressions:
     """Regression with the kernel of head and body, and with the features of the head alone.
 
     Args:
-        kernel: the kernel of head and body in equal shares.
+        spectrum: eigenpairs of the centred kernel of head and body in equal shares.
         head_and_body: regression with this kernel.
         head_features: regression with the features that the head receives.
+        every_head_features: the same on all labels.
         tangent: whether the tangent kernel was measured.
         all_layers: regressions on all labels, if the tangent kernel was measured on fewer.
     """
 
-    kernel: Tensor
+    spectrum: Eigen
     head_and_body: LeaveOneOut
     head_features: LeaveOneOut
+    every_head_features: LeaveOneOut
     tangent: bool = False
     all_layers: AllLayers | None = None
 
     @property
     def count(self) -> int:
         """Number of examples of the kernel."""
-        return len(self.kernel)
+        return len(self.spectrum.vectors)
 
     @property
     def error_ratio(self) -> float:
@@ -106,28 +112,55 @@ def kernel_regressions(
         of_body: tangent kernel of the body between the first examples, or None.
         answers: class labels or target columns.
     """
+    of_head = _spectrum(outputs)
+    every = _regression(of_head, answers)
     if of_body is None:
-        of_head = dual_gram(outputs)
-        plain = kernel.leave_one_out_regression(of_head, answers)
-        return KernelRegressions(of_head, plain, plain)
-    count, beyond = len(of_body), None
-    of_head = dual_gram(outputs[:count])
-    both = kernel.mean_gram([of_head, of_body])
-    best, plain = (
-        kernel.leave_one_out_regression(gram, answers[:count]) for gram in (both, of_head)
-    )
-    if count < len(answers):
+        return KernelRegressions(of_head, every, every, every)
+    count = len(of_body)
+    both = kernel.mean_gram([dual_gram(outputs[:count]), of_body])
+    mixed = centred_eigen(both, kernel=True)
+    best = _regression(mixed, answers[:count])
+    if count == len(answers):
+        return KernelRegressions(mixed, best, every, every, tangent=True)
+    plain = _regression(_spectrum(outputs[:count]), answers[:count])
+    beyond = _all_layers(layers or [outputs], answers, count)
+    return KernelRegressions(mixed, best, plain, every, tangent=True, all_layers=beyond)
+
+
+def _all_layers(layers: Sequence[Tensor], answers: Tensor, count: int) -> AllLayers:
+    """Regressions with the features of all layers, on the first examples and on all."""
+    if _are_few(len(answers), sum(rows.shape[1] for rows in layers)):
+        side_by_side = torch.cat([_unit(rows) for rows in layers], dim=1)
+        few, every = _spectrum(side_by_side[:count]), _spectrum(side_by_side)
+    else:
         # One layer at a time: the kernels of all layers of a deep network would fill the memory.
-        parts = layers or [outputs]
-        whole = sum((kernel.mean_gram([dual_gram(rows)]) for rows in parts), torch.zeros(1)) / len(
-            parts
-        )
-        beyond = AllLayers(
-            whole,
-            kernel.leave_one_out_regression(whole[:count, :count], answers[:count]),
-            kernel.leave_one_out_regression(whole, answers),
-        )
-    return KernelRegressions(both, best, plain, True, beyond)
+        whole = sum((kernel.mean_gram([dual_gram(rows)]) for rows in layers), torch.zeros(1))
+        few, every = (centred_eigen(whole[:n, :n], kernel=True) for n in (count, len(answers)))
+    return AllLayers(every, _regression(few, answers[:count]), _regression(every, answers))
+
+
+def _spectrum(features: Tensor) -> Eigen:
+    """Eigenpairs of the centred kernel of features, from the smaller matrix."""
+    if _are_few(*features.shape):
+        return centred_eigen(features, kernel=False)
+    return centred_eigen(dual_gram(features), kernel=True)
+
+
+def _are_few(examples: int, features: int) -> bool:
+    """Whether their singular values take less time than the eigenvalues of their kernel."""
+    return 2 * features <= examples
+
+
+def _unit(features: Tensor) -> Tensor:
+    """Centred features; the mean eigenvalue of their kernel is one."""
+    scaled = unit_peak(double(features))
+    rows = scaled - scaled.mean(0)
+    mean = rows.square().sum() / len(rows)
+    return rows / torch.where(mean > 0, mean, 1.0).sqrt()
+
+
+def _regression(spectrum: Eigen, answers: Tensor) -> LeaveOneOut:
+    return leave_one_out(spectrum.vectors, spectrum.values, answers)
 
 
 def body_kernel(
@@ -207,8 +240,8 @@ def predicted_curve(
     """
     n, beyond = len(answers), found.all_layers
     counts = labels or [round(n * 10 ** (step / 8)) for step in range(-4, 9)]
-    gram = found.kernel if beyond is None else beyond.kernel
-    curve = learning_curve(gram, answers, [*counts, n], kernel=True)
+    spectrum = found.spectrum if beyond is None else beyond.spectrum
+    curve = curve_from_spectrum(spectrum, answers, [*counts, n])
     if beyond is not None:
         less = float(found.head_and_body.error / beyond.few.error)
         curve = replace(curve, error=curve.error * less, error_interval=curve.error_interval * less)

@@ -568,7 +568,6 @@ def _measured(
             where = {"name": "outputs" if body.head is None else "input of the head"}
             where |= {"type": "", "read_at": ""}
             layers.append(where | _probe(outputs, answers))
-        plain = representation.leave_one_out_probe(outputs, answers)
         seconds["probes"] = time.perf_counter() - began - seconds["features"]
         report(0.5, f"{name}: linear probes")
         began = time.perf_counter()
@@ -593,7 +592,7 @@ def _measured(
         "forecast": forecast(found, answers, frozen=frozen),
         "frozen": frozen,
         "tangent_missing": options.tangent and not frozen and not found.tangent,
-        "features": {"n": len(probe), **_numbers(plain)},
+        "features": {"n": len(probe), **_numbers(found.every_head_features)},
         "features_beside": {"n": found.count, **_numbers(found.head_features)},
         "tangent": {"n": found.count, **_numbers(found.head_and_body)} if found.tangent else None,
         "layers": layers,

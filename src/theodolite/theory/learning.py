@@ -32,15 +32,14 @@ from theodolite.checks import (
 )
 from theodolite.errors import DomainError, DtypeError, ShapeError
 from theodolite.linalg import (
+    Eigen,
     LeaveOneOut,
     array_function,
+    centred_eigen,
     double,
-    double_center,
     expected_right,
-    leave_one_out,
+    leave_one_out_each,
     regression_targets,
-    symmetric_eigen,
-    thin_svd,
     unit_peak,
 )
 from theodolite.records import NORMAL
@@ -155,13 +154,28 @@ def learning_curve(
     References:
         [canatar2021], Eq. (4); [wei2022more]; [allen1974prediction].
     """
-    values, vectors, n = _spectrum(features_or_kernel, targets, kernel)
-    columns, classes = regression_targets(targets.detach())
+    spectrum = _spectrum(features_or_kernel, targets, kernel)
+    return curve_from_spectrum(spectrum, targets.detach(), labels)
+
+
+def curve_from_spectrum(
+    spectrum: Eigen, targets: Shaped[Tensor, "n *k"], labels: Sequence[int] | None = None
+) -> LearningCurve:
+    """:func:`learning_curve` from the eigenpairs of the centred kernel.
+
+    Args:
+        spectrum: eigenpairs of the centred kernel; those of eigenvalue zero may be missing.
+        targets: integer class labels, or numbers to regress.
+        labels: numbers of labels.
+    """
+    values, vectors = spectrum
+    n = len(vectors)
+    columns, classes = regression_targets(targets)
     if not bool((columns != columns[0]).any()):
         raise DomainError("targets: expected at least two classes or values, got one")
     counts = torch.tensor(_counts(labels, n), dtype=torch.float64, device=values.device)
     unit = values.sum() / n
-    found = [leave_one_out(vectors, values, targets.detach(), [ridge]) for ridge in _RIDGES]
+    found = leave_one_out_each(vectors, values, targets, _RIDGES)
     errors = torch.stack([entry.error for entry in found])
     best = found[int(errors.argmin())]
     ridges = torch.tensor(_RIDGES, dtype=torch.float64, device=values.device) * unit
@@ -216,7 +230,7 @@ def _counts(labels: Sequence[int] | None, n: int) -> list[float]:
     return [float(count) for count in labels]
 
 
-def _spectrum(given: Tensor, targets: Tensor, kernel: bool | None) -> tuple[Tensor, Tensor, int]:
+def _spectrum(given: Tensor, targets: Tensor, kernel: bool | None) -> Eigen:
     """Eigenvalues and eigenvectors of the centred kernel."""
     matrix = given.detach()
     if matrix.ndim == 4:
@@ -227,12 +241,9 @@ def _spectrum(given: Tensor, targets: Tensor, kernel: bool | None) -> tuple[Tens
     require_finite(features_or_kernel=matrix)
     require_same_length(features_or_kernel=matrix, targets=targets)
     require_count(20, examples=len(matrix))
-    wide = unit_peak(double(matrix))
-    if kernel is None:
-        kernel = wide.shape[0] == wide.shape[1] and bool(torch.allclose(wide, wide.mT, atol=1e-6))
+    if kernel is None and matrix.shape[0] == matrix.shape[1]:
+        wide = unit_peak(double(matrix))
+        kernel = bool(torch.allclose(wide, wide.mT, atol=1e-6))
     if kernel:
         require_symmetric(features_or_kernel=matrix)
-        values, vectors = symmetric_eigen(double_center(wide))
-        return values.clamp_min(0.0), vectors, len(matrix)
-    left, values, _ = thin_svd(wide - wide.mean(0))
-    return values.square(), left, len(matrix)
+    return centred_eigen(matrix, kernel=bool(kernel))

@@ -17,11 +17,10 @@ from theodolite.errors import ShapeError
 from theodolite.linalg import (
     LeaveOneOut,
     array_function,
+    centred_eigen,
     double,
     double_center,
     leave_one_out,
-    symmetric_eigen,
-    unit_peak,
 )
 
 
@@ -69,8 +68,8 @@ def leave_one_out_regression(
     require_symmetric(gram=gram)
     require_same_length(gram=gram, targets=targets)
     require_count(2, examples=len(gram))
-    values, vectors = symmetric_eigen(double_center(unit_peak(double(gram.detach()))))
-    return leave_one_out(vectors, values.clamp_min(0.0), targets.detach())
+    values, vectors = centred_eigen(gram.detach(), kernel=True)
+    return leave_one_out(vectors, values, targets.detach())
 
 
 @array_function

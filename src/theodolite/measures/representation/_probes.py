@@ -15,10 +15,10 @@ from theodolite.checks import (
 from theodolite.linalg import (
     LeaveOneOut,
     array_function,
+    centred_eigen,
     double,
     double_center,
     leave_one_out,
-    thin_svd,
 )
 from theodolite.measures.representation.projections import require_rows
 
@@ -206,8 +206,8 @@ def leave_one_out_probe(
     """
     require_rows(features=features, targets=targets)
     require_count(2, examples=len(features))
-    left, values, _ = thin_svd(_centred(features.detach()))
-    return leave_one_out(left, values.square(), targets.detach())
+    values, vectors = centred_eigen(features.detach(), kernel=False)
+    return leave_one_out(vectors, values, targets.detach())
 
 
 def _centred(features: Tensor) -> Tensor:
