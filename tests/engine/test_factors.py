@@ -16,7 +16,7 @@ from theodolite.engine.factors import (
     LookupFactors,
     MixedFactors,
     OuterFactors,
-    squared_row_norms,
+    squared_norms_of,
 )
 from theodolite.engine.patches import PatchGeometry
 
@@ -192,14 +192,16 @@ def test_a_table_that_some_examples_only_look_up():
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-20, 1.0, 1e18, 1e25])
-def test_norms_of_very_small_and_large_numbers(scale):
-    rows = draw(4, 1, 100).float() * scale
+@pytest.mark.parametrize("length", [100, 4000])  # few numbers are added in float64
+def test_norms_of_very_small_and_large_numbers(scale, length):
+    rows = draw(4, 1, length).float() * scale
     wanted = rows.double().square().sum(2)
-    torch.testing.assert_close(squared_row_norms(rows), wanted, rtol=1e-5, atol=0)
+    torch.testing.assert_close(squared_norms_of(rows), wanted, rtol=1e-5, atol=0)
 
 
 def test_norms_that_are_not_finite_stay_so():
-    assert squared_row_norms(torch.tensor([[[1.0, torch.inf]]])).isinf().all()
+    for length in (2, 10_000):
+        assert squared_norms_of(torch.tensor([1.0, torch.inf]).repeat(length // 2)).isinf()
 
 
 class Skipping(nn.Module):

@@ -22,7 +22,7 @@ from tests.engine.single_gradients import (
 from tests.reference import gradient as reference
 from tests.reference.example_gradients import example_gradients
 from theodolite.engine import gradient_alignment, gradient_sums, tangent_kernels
-from theodolite.engine.factors import OuterFactors, squared_row_norms
+from theodolite.engine.factors import OuterFactors, squared_norms_of
 from theodolite.measures import gradient as measures
 
 
@@ -248,7 +248,7 @@ def test_norms_of_long_float32_gradients_keep_their_digits(generator):
         * torch.rand(2_000_000, generator=generator) ** 8
     )
     exact = rows.double().square().sum(1)
-    found = squared_row_norms(rows.unsqueeze(1)).squeeze(1)
+    found = squared_norms_of(rows.unsqueeze(1)).squeeze(1)
     torch.testing.assert_close(found, exact, rtol=1e-6, atol=0)
 
 

@@ -270,9 +270,9 @@ def test_runs_have_about_equal_sizes():
 
 def test_kernel_offsets_come_in_equal_groups():
     geometry = PatchGeometry((3, 3), (1, 1), (1, 1), (1, 1))
-    assert geometry.offset_groups(64, 192) == [slice(0, 3), slice(3, 6), slice(6, 9)]
-    assert geometry.offset_groups(3, 192) == [slice(0, 9)]
-    assert len(geometry.offset_groups(512, 192)) == 9
+    assert geometry.places(64, 192) == [(0,), (1,), (2,)]
+    assert geometry.places(3, 192) == [()]
+    assert len(geometry.places(512, 192)) == 9
 
 
 @pytest.mark.parametrize("rows", [1, 3])

@@ -32,7 +32,7 @@ from theodolite.engine.compare import (
     require_finite_gradients,
     require_rounding,
 )
-from theodolite.engine.factors import DenseFactors, Factors, joined, squared_row_norms
+from theodolite.engine.factors import DenseFactors, Factors, joined, squared_norms_of
 from theodolite.engine.one_by_one import require_same_outputs_again
 from theodolite.engine.plan import ParameterGroup, group_parameters
 from theodolite.engine.rounding import norms_of
@@ -193,34 +193,34 @@ class Segment:
 class ClassTally:
     r"""Accumulates :math:`\|\sum_{i \in c} v_i\|^2` per class and of the sum over all classes.
 
-    ``_close`` is called after the last example of a class. It stores the norm of the class sum,
-    adds the sum to the total and releases it. ``settle`` replaces the totals by norms after the
-    last batch. Nothing is read from the device before the end, so that the CPU never waits for a
-    GPU.
+    ``_close`` is called after the last example of a class. It stores the squared norm of the class
+    sum, adds the sum to the total and releases it. ``settle`` replaces the totals by their squared
+    norms after the last batch. Nothing is read from the device before the end, so that the CPU
+    never waits for a GPU.
 
     Args:
         scales: Per class, a factor of its sum in a second total (for means of class means). The
             owner must set it before the class closes.
 
     Attributes:
-        closed: Labels of classes with the norms of their sums, in the order in which they closed.
-        total_norm: Norm of the sum over all classes, once settled; None if there was none.
-        scaled_norm: The same for the sum of scaled class sums.
+        closed: Labels of classes with the squared norms of their sums, in the order of closing.
+        total_square: Squared norm of the sum over all classes, once settled; None without a sum.
+        scaled_square: The same for the sum of scaled class sums.
     """
 
     def __init__(self, scales: Float[Tensor, " k"] | None = None) -> None:
         self._scales = scales
         self.closed: list[tuple[tuple[int, ...], Tensor]] = []
-        self.total_norm: Tensor | None = None
-        self.scaled_norm: Tensor | None = None
+        self.total_square: Tensor | None = None
+        self.scaled_square: Tensor | None = None
         self._open: Tensor | None = None
         self._total: Tensor | None = None
         self._scaled: Tensor | None = None
 
     def settle(self) -> None:
-        """Replace the sums by their norms; nothing can be added afterwards."""
-        self.total_norm, self.scaled_norm = (
-            None if total is None else _norms(total.unsqueeze(0))[0]
+        """Replace the sums by their squared norms; nothing can be added afterwards."""
+        self.total_square, self.scaled_square = (
+            None if total is None else squared_norms_of(total)
             for total in (self._total, self._scaled)
         )
         self._total = self._scaled = None
@@ -246,7 +246,7 @@ class ClassTally:
             self._open = None
 
     def _close(self, labels: tuple[int, ...], sums: Float[Tensor, "s p"]) -> None:
-        self.closed.append((labels, _norms(sums)))
+        self.closed.append((labels, squared_norms_of(sums)))
         # The first sum keeps its dtype, mostly float32; the total is in float64 from the second on.
         total = sums[0] if len(sums) == 1 else sums.sum(0)
         if self._total is None:
@@ -265,17 +265,13 @@ class ClassTally:
 
     def add_up(self, processes: Processes, zeros: Tensor, scaled: bool) -> None:
         """Add up the sums over classes of all processes, and settle. Classes differ by process."""
-        own = [(labels, norms.cpu()) for labels, norms in self.closed]
+        own = [(labels, squares.cpu()) for labels, squares in self.closed]
         closed = [item for part in processes.gather(own) for item in part]
-        self.closed = [(labels, norms.to(zeros)) for labels, norms in closed]
+        self.closed = [(labels, squares.to(zeros)) for labels, squares in closed]
         self._total = processes.sum(zeros if self._total is None else self._total.to(zeros))
         if scaled:
             self._scaled = processes.sum(zeros if self._scaled is None else self._scaled)
         self.settle()
-
-
-def _norms(sums: Float[Tensor, "s p"]) -> Float[Tensor, " s"]:
-    return squared_row_norms(sums.unsqueeze(1)).squeeze(1).sqrt()
 
 
 def shared_tallies(
@@ -305,7 +301,7 @@ def class_squares(tallies: Sequence[ClassTally], classes: int) -> Float[Tensor, 
     ]
     if entries:
         flat = torch.cat([values for tally in tallies for _, values in tally.closed])
-        squares[tuple(torch.tensor(entries).T)] = flat.cpu().square()
+        squares[tuple(torch.tensor(entries).T)] = flat.cpu()
     return squares
 
 
@@ -540,15 +536,16 @@ class GradientAccumulation:
         norms: list[Tensor] = []
         # After the last example sums become norms. Several processes add up their sums first.
         last = span.stop == len(self._labels) and self._processes.alone
-        for own in factors:
-            tally = self._tallies.setdefault(own.names, ClassTally())
-            squares = []
-            for part, cut in self._chunks(own, segments):
-                with without_autocast(self._squares.device):
+        device = self._squares.device
+        with without_autocast(device):
+            for own in factors:
+                tally = self._tallies.setdefault(own.names, ClassTally())
+                squares = []
+                for part, cut in self._chunks(own, segments):
                     squares.append(part.squared_norms()[:, 0])
-                    for some in _segments_at_a_time(cut, part.entries, self._squares.device):
+                    for some in _segments_at_a_time(cut, part.entries, device):
                         tally.add(some, part.weighted_sums([segment.rows for segment in some]))
-            norms.append(joined(squares, 0).to(self._squares.device))
+                norms.append(joined(squares, 0).to(device))
         rows = [self._rows.setdefault(own.names, len(self._rows)) for own in factors]
         table = torch.stack(norms)
         self._squares[rows, span] = table.clamp(min=0.0)
@@ -647,8 +644,8 @@ class GradientAccumulation:
         membership = target_columns(self._labels, self._classes)
         tallies = [self._tallies[group] for group in self._rows]
         by_class = class_squares(tallies, self._classes)
-        whole = _on_cpu([tally.total_norm for tally in tallies])
-        sums = owners @ torch.cat([by_class, whole.square()[:, None]], 1)
+        whole = _on_cpu([tally.total_square for tally in tallies])
+        sums = owners @ torch.cat([by_class, whole[:, None]], 1)
         sets = SetSums.of_groups(_with_all(membership), squares, sums)
         units = self._unit_sums(squares > 0, membership) if self._stiffness else None
         return LayerSums(sets, self._in_data_order(squares.sqrt()), self._weight_norms(), units)
@@ -669,11 +666,9 @@ class GradientAccumulation:
             for layer in self._layers
         ]
         squares = [class_squares(tallies, self._classes).sum(0) for tallies in by_layer]
-        totals = [_on_cpu([tally.total_norm for tally in tallies]) for tallies in by_layer]
-        means = [_on_cpu([tally.scaled_norm for tally in tallies]) for tallies in by_layer]
-        total, mean = (
-            torch.stack([norms.square().sum() for norms in found]) for found in (totals, means)
-        )
+        totals = [_on_cpu([tally.total_square for tally in tallies]) for tallies in by_layer]
+        means = [_on_cpu([tally.scaled_square for tally in tallies]) for tallies in by_layer]
+        total, mean = (torch.stack([own.sum() for own in found]) for found in (totals, means))
         return UnitSums(nonzero.double() @ membership, torch.stack(squares), total, mean)
 
 

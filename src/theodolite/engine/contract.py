@@ -25,7 +25,7 @@ from theodolite.engine.factors import (
     Route,
     joined,
 )
-from theodolite.engine.patches import PatchGeometry
+from theodolite.engine.patches import PatchGeometry, Place
 from theodolite.engine.plan import GroupPlan
 
 _SMALL = 2**24  # entries of a matrix whose upper part a GPU copies to complete it at once
@@ -409,31 +409,31 @@ def _gradient_parts(sides: Sequence[OuterFactors], tile_bytes: int) -> Iterator[
     """Entries of the gradients of every side, (n, c, ...), as many at a time as fit a tile."""
     first, usable = sides[0], tile_bytes // 2
     C, size = first.width, len(first) * first.output_count * first.output_grads.element_size()
-    all_offsets = [slice(None)]
+    places: list[Place] = [()]
     if first.geometry is not None:
-        all_offsets = first.geometry.offset_groups(first.inputs.shape[1], usable // (size * C))
-    for offsets in all_offsets:
-        width = _input_columns(first[:1], offsets).shape[1]
-        most = max(1, usable // (size * width))
+        places = first.geometry.places(first.inputs.shape[1], usable // (size * C))
+    width = first.columns // len(places)
+    most = max(1, usable // (size * width))
+    for place in places:
         for rows in spans(C, -(-C // -(-C // most))):  # equal heights
-            formed = [_formed_entries(side, offsets, rows, usable // width) for side in sides]
+            formed = [_formed_entries(side, place, rows, usable // width) for side in sides]
             yield [part.view(len(part), first.output_count, -1) for part in formed]
     if first.has_bias:
         yield [side.output_grads.sum(3) for side in sides]
 
 
-def _formed_entries(side: OuterFactors, offsets: slice, rows: slice, column_bytes: int) -> Tensor:
+def _formed_entries(side: OuterFactors, place: Place, rows: slice, column_bytes: int) -> Tensor:
     """Entries of the gradients, (n, c rows, columns); patches of some examples at a time."""
     column = side.positions * side.output_grads.element_size()
     parts = [
-        side.output_grads[span, :, rows].flatten(1, 2) @ _input_columns(side[span], offsets).mT
+        side.output_grads[span, :, rows].flatten(1, 2) @ _input_columns(side[span], place).mT
         for span in spans(len(side), max(1, column_bytes // column))
     ]
     return joined(parts, 0)
 
 
-def _input_columns(side: OuterFactors, offsets: slice) -> Tensor:
-    """The inputs at these kernel offsets, (n, columns, T); all of them without a convolution."""
+def _input_columns(side: OuterFactors, place: Place) -> Tensor:
+    """The inputs at a place of the window, (n, columns, T); all of them without a convolution."""
     if side.geometry is None:
         return side.inputs.mT
-    return side.geometry.columns(side.inputs, offsets).flatten(1, 2)
+    return side.geometry.columns(side.inputs, place)

@@ -35,6 +35,7 @@ _PRODUCTS_PER_ENTRY = {"cpu": 32, "cuda": 128}
 # If the largest square is in this range, float32 holds it and, to full accuracy, those of much
 # smaller entries: they neither overflow nor underflow.
 _SQUARES_FIT = (1e-24, 1e30)
+_FEW_NUMBERS = 2**13  # float64 is as fast for these
 
 
 Examples = slice | list[int] | Int[Tensor, " m"]
@@ -57,25 +58,24 @@ def scaled(tensor: Tensor, scale: float | None) -> Tensor:
     return tensor if scale in (None, 1.0) else tensor * scale
 
 
-def squared_row_norms(rows: Float[Tensor, "n c ..."]) -> Float[Tensor, "n c"]:
-    """Squared norms over all axes but the first two, in float64.
+def squared_norms_of(vectors: Float[Tensor, "*rows p"]) -> Float[Tensor, "*rows"]:
+    """Squared norms over the last axis, in float64.
 
     On a CPU ``vector_norm`` adds float32 entries one after the other and loses three digits over a
-    million of them; ``sum`` adds pairwise. Gradients of fitted examples have squares outside the
-    range of float32. Such entries are scaled by a power of two first.
+    million of them; in float64 it takes twice as long as ``sum``, which adds pairwise. Gradients of
+    fitted examples have squares outside the range of float32. Such entries are scaled by a power of
+    two first.
     """
-    flat = rows.flatten(2)
-    if flat.device.type != "cpu" or flat.dtype == torch.float64:
-        return torch.linalg.vector_norm(flat, dim=2, dtype=torch.float64).square()
-    squares = flat.square().sum(2)
-    most = float(squares.max()) if squares.numel() else 1.0
-    if flat.shape[2] * _SQUARES_FIT[0] < most < _SQUARES_FIT[1]:
+    if not vectors.is_cpu or vectors.dtype == torch.float64 or vectors.numel() <= _FEW_NUMBERS:
+        return torch.linalg.vector_norm(vectors, dim=-1, dtype=torch.float64).square()
+    squares = vectors.square().sum(-1)
+    if vectors.shape[-1] * _SQUARES_FIT[0] < float(squares.max()) < _SQUARES_FIT[1]:
         return squares.double()
-    largest = float(flat.abs().max()) if flat.numel() else 0.0
+    largest = float(vectors.abs().max())
     if not 0 < largest < inf:
         return squares.double()
     unit = 2.0 ** -round(log2(largest))
-    return (flat * unit).square().sum(2).double() / unit**2
+    return (vectors * unit).square().sum(-1).double() / unit**2
 
 
 class Factors(ABC):
@@ -118,7 +118,7 @@ class Factors(ABC):
 
     def squared_norms(self) -> Float[Tensor, "n c"]:
         """Squared norms of the gradients, in float64; rounding may make zero slightly negative."""
-        squares = [squared_row_norms(piece) for piece in self.pieces()]
+        squares = [squared_norms_of(piece) for piece in self.pieces()]
         return squares[0] if len(squares) == 1 else torch.stack(squares).sum(0)
 
     def weighted_sums(
@@ -288,7 +288,7 @@ class OuterFactors(PositionFactors):
         inputs = self.inputs.to(wide_dtype(self.output_grads.dtype))
         if self.geometry is None:
             return inputs
-        return self.geometry.columns(inputs).flatten(1, 2).mT
+        return self.geometry.columns(inputs).mT
 
     def _product_precision(self) -> AbstractContextManager[None]:
         """Tensor cores (TF32) for factors in half precision, which these multiply exactly."""
@@ -314,8 +314,8 @@ class OuterFactors(PositionFactors):
             return super().squared_norms()
         b = self.b
         if self.positions == 1:
-            squares = squared_row_norms(self.a) + float(self.has_bias)
-            return squares * squared_row_norms(b)
+            squares = squared_norms_of(self.a) + float(self.has_bias)
+            return squares * squared_norms_of(b.squeeze(3))
         n, c, _, T = b.shape
         with self._product_precision():
             gram, flat = torch.bmm(self.a, self.a.mT), b.flatten(0, 1)
@@ -334,18 +334,17 @@ class OuterFactors(PositionFactors):
         if weights is not None:
             b = b * weights.to(b)[:, :, None, None]
         b = b.sum(1) if self.output_count > 1 else b.squeeze(1)
-        C, D = b.shape[1], self.columns
+        C, T, D = b.shape[1], b.shape[2], self.columns
         sums = b.new_empty(len(ranges), self.entries)
-        matrices = torch.unflatten(sums[:, : C * D], 1, (C, D))
+        matrices = sums[:, : C * D].view(-1, C, D)
         with precision:
             for some in _equal_neighbours(ranges):
-                rows, shape = _examples_of(ranges[some]), (some.stop - some.start, -1)
-                parts = torch.unflatten(b[rows], 0, shape)  # (s, m, C, T)
-                left = parts.transpose(1, 2).flatten(2)
-                right = torch.unflatten(self.a[rows], 0, shape).flatten(1, 2)
+                rows, count = _examples_of(ranges[some]), some.stop - some.start
+                left = b[rows].view(count, -1, C, T).transpose(1, 2).flatten(2)
+                right = self.a[rows].reshape(count, left.shape[2], D)
                 torch.bmm(left, right, out=matrices[some])
                 if self.has_bias:
-                    torch.sum(parts, (1, 3), out=sums[some, C * D :])
+                    torch.sum(left, 2, out=sums[some, C * D :])
         return sums
 
     def unpack(self, vector: Float[Tensor, " p"]) -> dict[str, Tensor]:

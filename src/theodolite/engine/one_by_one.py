@@ -156,7 +156,7 @@ def require_same_one_by_one(
         try:
             with watch:
                 together = outputs(batch)
-            watch.rounding.add(together)
+            watch.rounding.add([together])
         except Exception as error:
             if can_run_one_by_one(error):
                 return

@@ -2,7 +2,7 @@
 
 Entries of a patch have one of two orders. *Channel-major* is the order of ``conv.weight``, for
 covariances (:meth:`PatchGeometry.patch_rows`). *Offset-major* has the kernel offset before the
-channel, for products (:meth:`PatchGeometry.columns`): an offset is one copy of whole maps.
+channel, for products (:meth:`PatchGeometry.columns`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,6 +21,7 @@ from theodolite.errors import DomainError, ShapeError
 _PART_COLUMNS = 192  # columns of patches that exist at one time where gradients are kept
 
 PerAxis = SupportsIndex | Sequence[SupportsIndex]
+Place = tuple[int, ...]  # indices on the first axes of the kernel window; () is the whole window
 
 
 def per_axis(value: PerAxis, count: int) -> tuple[int, ...]:
@@ -114,37 +115,38 @@ class PatchGeometry:
 
     def patch_rows(self, padded: Float[Tensor, "n channels *sizes"]) -> Tensor:
         """Channel-major patches ``(n, T, channels * offsets)`` of images with their border."""
-        patches = torch.stack(self._entries(padded, self.offsets()), 2)
-        return patches.flatten(3).flatten(1, 2).mT
+        axes = len(self.window)
+        windows = self._windows(padded).movedim(axes + 1, 1)  # (n, channels, *window, *positions)
+        return windows.flatten(axes + 2).flatten(1, axes + 1).mT
 
-    def columns(self, images: Tensor, offsets: slice = slice(None)) -> Tensor:
-        """Entries of the patches at these kernel offsets, (n, offsets, channels, T), a copy."""
-        return torch.stack(self._entries(self.pad(images), self.offsets()[offsets]), 1).flatten(3)
+    def columns(self, images: Tensor, place: Place = ()) -> Tensor:
+        """Offset-major patches, (n, columns, T), or those entries at a place of the window."""
+        at_place: tuple[slice | int, ...] = (slice(None), *place)
+        windows = self._windows(self.pad(images))[at_place]
+        n, *columns = windows.shape[: -len(self.window)]
+        return windows.reshape(n, prod(columns), prod(windows.shape[-len(self.window) :]))
 
-    def _entries(self, padded: Tensor, offsets: Sequence[Sequence[int]]) -> list[Tensor]:
-        """One entry of every patch for each kernel offset, (n, channels, *positions), views."""
-        lengths = [
-            size - reach + 1 for size, reach in zip(padded.shape[2:], self.reach, strict=True)
-        ]
-        entries = []
-        for offset in offsets:
-            axes = zip(offset, lengths, self.stride, strict=True)
-            window = [slice(start, start + length, step) for start, length, step in axes]
-            entries.append(padded[(slice(None), slice(None), *window)])
-        return entries
+    def _windows(self, padded: Float[Tensor, "n channels *sizes"]) -> Tensor:
+        """All patches as a view, (n, *window, channels, *positions)."""
+        n, channels, *sizes = padded.shape
+        example, channel, *pixels = padded.stride()
+        inside = [step * d for step, d in zip(pixels, self.dilation, strict=True)]
+        between = [step * stride for step, stride in zip(pixels, self.stride, strict=True)]
+        axes = zip(sizes, self.reach, self.stride, strict=True)
+        positions = [(size - reach) // stride + 1 for size, reach, stride in axes]
+        shape = n, *self.window, channels, *positions
+        return padded.as_strided(shape, (example, *inside, channel, *between))
 
-    def offset_groups(self, channels: int, columns: int) -> list[slice]:
-        """Kernel offsets in equal groups of at most this many columns, and at least one offset."""
-        count = self.offset_count
-        size = max(
-            k for k in range(1, count + 1) if count % k == 0 and (k == 1 or k * channels <= columns)
-        )
-        return [slice(start, start + size) for start in range(0, count, size)]
+    def places(self, channels: int, columns: int) -> list[Place]:
+        """Places that divide the window into parts of at most this many columns, if possible."""
+        sizes = [channels * prod(self.window[axes:]) for axes in range(len(self.window))]
+        axes = sum(size > columns for size in sizes)  # sizes fall
+        return [*product(*map(range, self.window[:axes]))]
 
     def column_parts(self, images: Tensor) -> Iterator[Tensor]:
         """Offset-major patches, some kernel offsets at a time, (n, columns, T) each."""
-        for offsets in self.offset_groups(images.shape[1], _PART_COLUMNS):
-            yield self.columns(images, offsets).flatten(1, 2)
+        for place in self.places(images.shape[1], _PART_COLUMNS):
+            yield self.columns(images, place)
 
 
 def _option_per_axis(name: str, value: PerAxis, axes: int, minimum: int = 1) -> tuple[int, ...]:

@@ -160,6 +160,7 @@ class CallTensors:
             pairs = [*zip((*self.given, *self.returned), tensors, strict=True)]
             self.axes = [find_axis(one, tensor, examples) for one, tensor in pairs]
             find_orders(pairs, self.axes, examples, row)
+            return self.axes
         for tensor, axis in zip(tensors, self.axes, strict=True):
             if axis is not None and not _fits_axis(tensor, examples, axis):
                 raise CannotSplitError(

@@ -8,14 +8,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from theodolite.engine.batches import spans
-from theodolite.engine.calls import tensors_in
 from theodolite.engine.state import HALF
 from theodolite.errors import DtypeError
 
@@ -48,9 +46,9 @@ class Rounding:
     def __init__(self, counts: Iterable[torch.dtype] | None = None) -> None:
         self.counts: Counter[torch.dtype] = Counter(counts or ())
 
-    def add(self, result: Any) -> None:
-        """Record the result of a call."""
-        for tensor in (result,) if isinstance(result, Tensor) else tensors_in(result):
+    def add(self, tensors: Iterable[Tensor]) -> None:
+        """Record the tensors in the result of a call."""
+        for tensor in tensors:
             if tensor.dtype not in _INTEGERS:
                 self.counts[tensor.dtype] += 1
 
@@ -156,12 +154,12 @@ class _Pair:
     @property
     def scale_rows(self) -> Tensor | None:
         """All rows, of which these are some; None for a single row, which has its own scale."""
-        return None if len(self.found) == 1 else self.whole
+        return None if self.found.shape[0] == 1 else self.whole
 
     @property
     def scale_count(self) -> int:
         """Number of rows that give the scale."""
-        return max(1, len(self.found if self.scale_rows is None else self.scale_rows))
+        return max(1, (self.found if self.scale_rows is None else self.scale_rows).shape[0])
 
     def norms(self) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
         """The norm of all differences, and of the rows of the scale; zeros without differences.
