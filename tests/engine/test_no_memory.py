@@ -47,8 +47,8 @@ def made(name):
 
 
 CALLS = {
-    "tangent_kernels": lambda m, x, y: engine.tangent_kernels(m, x).kernels,
-    "tangent_kernels, trace": lambda m, x, y: engine.tangent_kernels(m, x, outputs="trace").kernels,
+    "tangent_kernels": lambda m, x, y: engine.tangent_kernels(m, x).layers,
+    "tangent_kernels, trace": lambda m, x, y: engine.tangent_kernels(m, x, outputs="trace").layers,
     "tangent_features": lambda m, x, y: dict(engine.tangent_features(m, x)),
     "tangent_alignments": lambda m, x, y: {
         name: entry.alignment for name, entry in engine.tangent_alignments(m, x, y).items()

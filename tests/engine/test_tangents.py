@@ -321,7 +321,8 @@ def test_convolutions(options):
 def test_the_readout_term_and_the_gradient_term(x, bias):
     model = network(5, 6, bias=True)
     model = nn.Sequential(model, nn.ReLU(), nn.Linear(6, 3, bias=bias)).double()
-    first, second = tangent_kernels(model, x).split()
+    kernels = tangent_kernels(model, x)
+    first, second = kernels["2"], kernels.total - kernels["2"]
     hidden = model[:2](x).detach()
     identity = torch.eye(3, dtype=torch.float64)
     wanted = torch.einsum("xy,ij->xiyj", hidden @ hidden.T + float(bias), identity)

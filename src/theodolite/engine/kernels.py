@@ -45,7 +45,7 @@ from theodolite.engine.plan import EngineOptions, Plan, dense_groups, kernel_sha
 from theodolite.engine.readouts import Outputs, Readout
 from theodolite.engine.runs import ModelRecorder, Progress
 from theodolite.engine.state import exact_arithmetic, limited_memory, model_device, untouched
-from theodolite.errors import MemoryLimitError, ShapeError, UnknownNameError
+from theodolite.errors import MemoryLimitError, ShapeError
 
 
 @dataclass(frozen=True)
@@ -92,44 +92,15 @@ class TangentKernels(LayerMapping[Tensor], Measured):
         return f"TangentKernels(shape {shape}, {layers_text(self)})"
 
     @property
-    def kernels(self) -> dict[str, Tensor]:
-        """The kernels as a dictionary."""
-        return self.layers
-
-    @property
     def total(self) -> Tensor:
         """The kernel of all selected parameters, each counted once."""
-        return self._sum(self._outermost())
 
-    def split(self, readout: str | None = None) -> tuple[Tensor, Tensor]:
-        r"""The total as a sum of two kernels: that of the readout and that of all other layers.
-
-        .. math:: K_{ij} = K^{(L)} \delta_{ij} + K^{grad}_{ij}
-
-        Args:
-            readout: The readout layer; None takes the last one that was executed.
-
-        References:
-            [canatar2022], Eq. (7). A trainable shift of the readout adds
-            :math:`\delta_{ij}` to the first term.
-        """
-        outermost = self._outermost()
-        name = outermost[-1] if readout is None else readout
-        if name not in outermost:
-            raise UnknownNameError("layer", name, outermost)
-        below = [layer for layer in outermost if layer != name]
-        first = self[name]
-        return first, self._sum(below) if below else first.new_zeros(first.shape)
-
-    def _outermost(self) -> list[str]:
         def inside(layer: str, other: str) -> bool:
             return layer != other and (other == "" or layer.startswith(other + "."))
 
-        return [layer for layer in self if not any(inside(layer, other) for other in self)]
-
-    def _sum(self, layers: list[str]) -> Tensor:
-        total = self[layers[0]].clone()
-        for layer in layers[1:]:
+        outermost = [layer for layer in self if not any(inside(layer, other) for other in self)]
+        total = self[outermost[0]].clone()
+        for layer in outermost[1:]:
             total += self[layer]
         return total
 

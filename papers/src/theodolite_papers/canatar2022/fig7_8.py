@@ -203,7 +203,10 @@ def look_at(
     kernels = tangent_kernels(network, inputs.double(), outputs="trace", memory_limit=_MEMORY)
     outputs = kernels.outputs
     classes = outputs.shape[1]
-    readout, gradient = (term / classes for term in kernels.split())
+    *below, last = kernels  # layers in order of execution
+    readout, gradient = kernels[last] / classes, kernels[below[0]] / classes
+    for layer in below[1:]:
+        gradient += kernels[layer] / classes
     del kernels  # five matrices, 800 MB each at 10,000 examples
     whole = readout + gradient
     numbers = _alignments([whole, gram(outputs), readout, gradient], labels)
