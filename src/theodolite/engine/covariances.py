@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -45,20 +45,20 @@ _NO_BATCH = "images: expected at least one batch, got none; is the loader exhaus
 GeometryOf = Callable[[Tensor], PatchGeometry]  # batch of images -> geometry
 
 
-def patch_moments(
+def _channel_means(images: Tensor, geometry: PatchGeometry) -> Float[Tensor, " d"]:
+    """The mean of every channel, for each entry of a patch."""
+    means = double(images).mean((0, *range(2, images.ndim)))
+    return means.repeat_interleave(geometry.offset_count)
+
+
+def _patch_moments(
     images: Float[Tensor, "n channels *sizes"],
     geometry: PatchGeometry,
-    shift: Float[Tensor, " channels"],
-    whole_shift: Float[Tensor, " d"] | None = None,
+    shift: Float[Tensor, " d"],
 ) -> Moments:
-    """Moments of all patches of one batch, pooled over positions, about a shift per channel.
-
-    A stream uses the shift of its first batch throughout, so adding a batch costs one addition.
-    """
-    if whole_shift is None:
-        whole_shift = shift.double().repeat_interleave(geometry.offset_count)
-    scatter = whole_shift.new_zeros(len(whole_shift), len(whole_shift))
-    total = torch.zeros_like(whole_shift)
+    """Moments of all patches of one batch, pooled over positions, about one number per channel."""
+    scatter = shift.new_zeros(len(shift), len(shift))
+    total = torch.zeros_like(shift)
     shifted_products = _prefers_shifts(images, geometry)
     for chunk in _image_chunks(images, geometry, unfolds=not shifted_products):
         offset = _about(chunk, shift, geometry)
@@ -72,12 +72,12 @@ def patch_moments(
     count = float(len(images) * geometry.positions(images.shape[2:]))
     # Float32 products are symmetric to float32 only; eigensolvers and checks expect more.
     scatter = (scatter + scatter.mT) / 2
-    return Moments(whole_shift.new_tensor(count), whole_shift, total, scatter)
+    return Moments(shift.new_tensor(count), shift, total, scatter)
 
 
 def _about(images: Tensor, shift: Tensor, geometry: PatchGeometry) -> Tensor:
-    """Padded images minus the shift. The border of zeros becomes minus the shift."""
-    center = shift.to(images)
+    """Padded images minus the shift of their channel. The border becomes minus the shift."""
+    center = shift[:: geometry.offset_count].to(images)
     offset = images - center.view(1, -1, *[1] * len(geometry.window))
     return geometry.pad(offset, -center)
 
@@ -313,7 +313,12 @@ def patch_covariance(
 
     if per_position:
         return _per_position(tensors, geometry_of, centered, ddof)
-    moments = _pooled_moments(tensors, geometry_of)
+    moments: Moments | None = None
+    for batch in tensors:
+        part = _Inputs(batch, geometry_of(batch)).moments(moments)
+        moments = part if moments is None else moments + part
+    if moments is None:
+        raise DomainError(_NO_BATCH)
     _require_ddof(ddof, int(moments.count))
     return moments.covariance(centered=centered, ddof=ddof)
 
@@ -337,25 +342,6 @@ def _checked_images(batches: Iterable[Any]) -> Iterator[Tensor]:
         yield images
 
 
-def _pooled_moments(batches: Iterable[Tensor], geometry_of: GeometryOf) -> Moments:
-    """Moments of the patches of all batches, about the channel means of the first."""
-    total: Moments | None = None
-    for images, shift in _with_shift(batches):
-        part = patch_moments(images, geometry_of(images), shift)
-        total = part if total is None else total + part
-    if total is None:
-        raise DomainError(_NO_BATCH)
-    return total
-
-
-def _with_shift(batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-    shift = None
-    for images in batches:
-        if shift is None:
-            shift = double(images).mean((0, *range(2, images.ndim)))
-        yield images, shift
-
-
 def _per_position(
     batches: Iterable[Tensor], geometry_of: GeometryOf, centered: bool, ddof: int
 ) -> PositionCovariance:
@@ -363,11 +349,11 @@ def _per_position(
     count, first = 0, torch.Size()
     positions: tuple[int, ...] = ()
     origin = totals = scatters = torch.empty(0)
-    for images, shift in _with_shift(batches):
+    for images in batches:
         geometry = geometry_of(images)
         if not count:
             first, positions = images.shape[2:], geometry.output_size(images.shape[2:])
-            origin = shift.repeat_interleave(geometry.offset_count)
+            origin = _channel_means(images, geometry)
             totals = origin.new_zeros(prod(positions), len(origin))
             scatters = origin.new_zeros(prod(positions), len(origin), len(origin))
         if images.shape[2:] != first:
@@ -376,9 +362,8 @@ def _per_position(
                 f"{tuple(images.shape[2:])}; positions can only be compared in equal images"
             )
         for chunk in _image_chunks(images, geometry, unfolds=True):
-            rows = geometry.patch_rows(_about(chunk, shift, geometry)).transpose(
-                0, 1
-            )  # (positions, n, d)
+            rows = geometry.patch_rows(_about(chunk, origin, geometry))
+            rows = rows.transpose(0, 1)  # (positions, n, d)
             totals += rows.sum(1, dtype=torch.float64)
             scatters += rows.mT @ rows
         count += len(images)
@@ -437,10 +422,7 @@ def input_moments(
     found = input_samples(
         model, data, layers, padding=padding, batch_size=batch_size, batch_fn=batch_fn, few=False
     )
-    return {
-        name: part.moments() if isinstance(part, RowSample) else part
-        for name, part in found.items()
-    }
+    return cast("dict[str, Moments]", found)
 
 
 def input_samples(
@@ -569,13 +551,13 @@ class _Inputs:
         return self.geometry.patch_rows(self.values).flatten(0, 1).clone()
 
     def moments(self, known: Moments | None) -> Moments:
+        """Sums about the shift of earlier batches, so that adding them costs one addition."""
+        shift = None if known is None else known.shift
         if self.geometry is None:
-            return Moments.of(self.values, None if known is None else known.shift)
-        if known is None:
-            shift = double(self.values).mean((0, *range(2, self.values.ndim)))
-            return patch_moments(self.values, self.geometry, shift)
-        shift = known.shift[:: self.geometry.offset_count]
-        return patch_moments(self.values, self.geometry, shift, known.shift)
+            return Moments.of(self.values, shift)
+        if shift is None:
+            shift = _channel_means(self.values, self.geometry)
+        return _patch_moments(self.values, self.geometry, shift)
 
     def folded(self, rows: Float[Tensor, "n d"]) -> Moments:
         """Moments of earlier rows, about a shift as in streams: one number per channel."""
