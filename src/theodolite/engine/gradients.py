@@ -4,8 +4,9 @@
 :mod:`theodolite.engine.class_sums` adds up. :func:`gradient_alignment` turns the sums into numbers.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from theodolite.engine.check import Check, Checked, Checker, Measured, require_c
 from theodolite.engine.class_sums import GradientAccumulation, LayerSums
 from theodolite.engine.inputs import BatchList, require_model
 from theodolite.engine.layers import (
+    LayerMapping,
     Layers,
     Parameters,
     layers_text,
@@ -44,7 +46,6 @@ from theodolite.engine.state import (
     require_fixed_mode,
     untouched,
 )
-from theodolite.errors import UnknownNameError
 from theodolite.linalg import mean_over_classes, ratio_or_nan
 
 _LARGE_BATCH_SIZE = 512  # for a GPU with enough free memory: fewer and larger calls
@@ -52,7 +53,7 @@ _ROOMY_BYTES = 32 * 2**30
 
 
 @dataclass(frozen=True)
-class GradientSums(Mapping[str, LayerSums], Measured):
+class GradientSums(LayerMapping[LayerSums], Measured):
     """Layer -> sums of the gradients of its parameters, in order of registration.
 
     Args:
@@ -69,16 +70,10 @@ class GradientSums(Mapping[str, LayerSums], Measured):
     losses: Float[Tensor, " n"]
     checked: Checked
 
-    def __getitem__(self, layer: str) -> LayerSums:
-        if layer not in self.names:
-            raise UnknownNameError("layer", layer, self.names)
-        return self.stacked.row(self.names.index(layer))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
-
-    def __len__(self) -> int:
-        return len(self.names)
+    @cached_property
+    def layers(self) -> dict[str, LayerSums]:
+        """The sums of each layer."""
+        return {name: self.stacked.row(index) for index, name in enumerate(self.names)}
 
     def __repr__(self) -> str:
         return f"GradientSums({len(self.losses)} examples, {layers_text(self)})"
@@ -280,7 +275,7 @@ class LayerGradientAlignment:
 
 
 @dataclass(frozen=True)
-class GradientAlignment(Mapping[str, LayerGradientAlignment]):
+class GradientAlignment(LayerMapping[LayerGradientAlignment]):
     """Layer -> alignment of its gradients.
 
     Args:
@@ -291,16 +286,10 @@ class GradientAlignment(Mapping[str, LayerGradientAlignment]):
     stacked: LayerGradientAlignment
     sums: GradientSums
 
-    def __getitem__(self, layer: str) -> LayerGradientAlignment:
-        if layer not in self.sums.names:
-            raise UnknownNameError("layer", layer, self.sums.names)
-        return self.stacked.row(self.sums.names.index(layer))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.sums)
-
-    def __len__(self) -> int:
-        return len(self.sums)
+    @cached_property
+    def layers(self) -> dict[str, LayerGradientAlignment]:
+        """The alignment of each layer."""
+        return {name: self.stacked.row(index) for index, name in enumerate(self.sums.names)}
 
     def __repr__(self) -> str:
         return f"GradientAlignment({len(self.sums.losses)} examples, {layers_text(self)})"

@@ -213,12 +213,13 @@ class LayerMapping(Mapping[str, T]):
     Subclasses have the mapping in ``layers``.
     """
 
-    layers: Mapping[str, T]
+    layers: Any  # Mapping[str, T]; a field or a property
 
     def __getitem__(self, layer: str) -> T:
         if layer not in self.layers:
             raise UnknownNameError("layer", layer, self.layers)
-        return self.layers[layer]
+        found: T = self.layers[layer]
+        return found
 
     def __contains__(self, layer: object) -> bool:
         return layer in self.layers
