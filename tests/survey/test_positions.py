@@ -10,7 +10,7 @@ from torch.nn import functional
 import theodolite as th
 from tests.survey.subjects import Reader, rows, value
 from theodolite._distributed import ALONE
-from theodolite.engine import AtPositions, Batch, PositionLabels, projected_outputs
+from theodolite.engine import AtPositions, Batch, PositionLabels
 from theodolite.errors import DomainError, ShapeError
 from theodolite.measures import gradient, kernel, tangent
 from theodolite.surveys.options import SurveyOptions
@@ -406,11 +406,15 @@ def test_patches_in_rows_are_read_at_the_patch_that_holds_a_pixel():
 
 def test_the_mean_of_random_projections_is_the_kernel_of_all_logits():
     model, batch = Reader().double().eval(), sentences()
-    read = projected_outputs(200, readout=lambda output, _: output.logits[:, -1])
-    every = th.tangent_kernels(
-        model, batch, "mix", readout=lambda output, _: output.logits[:, -1], outputs="trace"
-    )["mix"]
-    drawn = th.tangent_kernels(model, batch, "mix", readout=read)["mix"].diagonal(dim1=1, dim2=3)
+    draws = torch.randint(0, 2, (12, 200), generator=torch.Generator().manual_seed(0))
+    signs = 2.0 * draws.double() - 1
+
+    def last(output, _batch):
+        return output.logits[:, -1]
+
+    every = th.tangent_kernels(model, batch, "mix", readout=last, outputs="trace")["mix"]
+    found = th.tangent_kernels(model, batch, "mix", readout=lambda *given: last(*given) @ signs)
+    drawn = found["mix"].diagonal(dim1=1, dim2=3)
     error = drawn.std(2) / 200**0.5
     assert ((drawn.mean(2) - every).abs() < 5 * error + 1e-12).all()
     assert (error < 0.2 * every.abs().max()).all()

@@ -87,7 +87,6 @@ from theodolite.engine.readouts import (
     main_tensor,
     per_example_cross_entropy,
     per_example_loss,
-    projected_outputs,
     read_outputs,
     resolve_readout,
 )
@@ -179,7 +178,6 @@ __all__ = [
     "per_example_cross_entropy",
     "per_example_loss",
     "pooled",
-    "projected_outputs",
     "read_outputs",
     "register_rule",
     "require_device",

@@ -419,14 +419,17 @@ def coverage_of(engine: KernelEngine, plan: Plan) -> dict[str, tuple[Coverage, .
     }
 
 
-class TangentFeatures(dict[str, Float[Tensor, "n c p"]], Measured):
-    """Layer -> gradients of all outputs of all examples; ``repr`` shows their shapes.
+@dataclass(frozen=True)
+class TangentFeatures(LayerMapping[Tensor], Measured):
+    """Layer -> gradients of all outputs of all examples, in order of execution.
 
-    Attributes:
+    Args:
+        layers: The gradients, (n, c, p).
         checked: How examples were measured, and what was checked.
     """
 
-    checked: Checked = Checked()
+    layers: dict[str, Tensor]
+    checked: Checked = field(default_factory=Checked)
 
     def __repr__(self) -> str:
         n, c = next(iter(self.values())).shape[:2]
@@ -530,11 +533,8 @@ def _tangent_features_of(
     for rerun in collected.reruns:
         _compare_features(engine, factors, rerun)
     owned = engine.layer_parameters
-    features = TangentFeatures(
-        {layer: torch.cat([found[n] for n in owned[layer]], 2) for layer in engine.layers}
-    )
-    features.checked = engine.checked
-    return features
+    layers = {layer: torch.cat([found[n] for n in owned[layer]], 2) for layer in engine.layers}
+    return TangentFeatures(layers, engine.checked)
 
 
 def _compare_features(engine: KernelEngine, factors: Sequence[Factors], rerun: Rerun) -> None:

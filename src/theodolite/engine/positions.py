@@ -47,16 +47,13 @@ class PositionLabels:
     masked: bool = False
 
     @classmethod
-    def of(
-        cls, outputs: Tensor, batch: Batch, *, shift: int | None = None
-    ) -> "PositionLabels | None":
+    def of(cls, outputs: Tensor, batch: Batch) -> "PositionLabels | None":
         """The arrangement, from the shapes; None unless there is a label for every position.
 
         Args:
             outputs: Outputs of the model, with one or more axes of positions.
-            batch: Inputs and targets.
-            shift: See the class; by default 1 if labels are the inputs themselves, as for the
-                causal language models of Hugging Face.
+            batch: Inputs and targets. If the labels are the inputs themselves, as for the causal
+                language models of Hugging Face, the shift is 1.
         """
         targets = batch.targets
         if not isinstance(targets, Tensor) or outputs.is_nested or not outputs.is_floating_point():
@@ -75,8 +72,7 @@ class PositionLabels:
             kind = "binary"
         elif (kind == "numbers") != targets.is_floating_point():
             return None
-        if shift is None:
-            shift = int(kind == "classes" and len(grid) == 1 and _labels_are_inputs(batch))
+        shift = int(kind == "classes" and len(grid) == 1 and _labels_are_inputs(batch))
         mask, decodes = batch.mask, "decoder_input_ids" in batch.kwargs
         masked = mask is not None and not decodes and tuple(mask.shape[1:]) == grid
         return cls(grid, kind, columns, last, shift, masked)

@@ -121,50 +121,6 @@ def _position_loss(output: Any, batch: Batch) -> Float[Tensor, "n 1"]:
     return labels.loss(values, batch).unsqueeze(1)
 
 
-def projected_outputs(
-    count: int,
-    *,
-    readout: Callable[[Any, Batch], Tensor],
-    generator: torch.Generator | None = None,
-) -> Callable[[Any, Batch], Tensor]:
-    r"""A readout of random projections of many outputs, for tangent kernels of a whole vocabulary.
-
-    The signs :math:`r_k` satisfy :math:`E\, r_k r_k^\top = I`. So the kernel of one projection has
-    the trace over all outputs as its mean. ``outputs="full"`` has the kernel of each of k
-    projections as its entries between equal outputs. Their mean estimates the trace; its standard
-    error is their spread divided by :math:`\sqrt{k}`.
-
-    Args:
-        count: Number of projections.
-        readout: Readout that gives (n, c).
-        generator: Source of the signs.
-
-    Returns:
-        A function to pass as ``readout=``.
-
-    Examples:
-        >>> last = lambda output, batch: output[:, -1]
-        >>> project = projected_outputs(4, readout=last, generator=torch.Generator().manual_seed(0))
-        >>> batch = Batch((torch.zeros(2, 3, dtype=torch.long),))
-        >>> project(torch.zeros(2, 3, 50), batch).shape
-        torch.Size([2, 4])
-    """
-    generator = generator or torch.Generator().manual_seed(0)
-    seed = int(torch.randint(2**62, (), generator=generator))
-    signs: dict[tuple[int, torch.device, torch.dtype], Tensor] = {}
-
-    def project(output: Any, batch: Batch) -> Tensor:
-        values = readout(output, batch)
-        key = values.shape[1], values.device, values.dtype
-        if key not in signs:
-            own = torch.Generator().manual_seed(seed)
-            drawn = torch.randint(0, 2, (values.shape[1], count), generator=own)
-            signs[key] = (2 * drawn - 1).to(values)
-        return values @ signs[key]
-
-    return project
-
-
 Loss = Callable[[Tensor, Any], Tensor]
 
 
