@@ -99,7 +99,7 @@ class FeatureUpdate:
 def feature_change(
     before: nn.Module, after: nn.Module, inputs: Tensor, weights: Float[Tensor, "n c"]
 ) -> FeatureChange:
-    r"""Change of :math:`\Psi v` between two moments, and its first-order prediction.
+    r"""Change of :math:`\Psi v` in a training step, and its first-order prediction.
 
     .. math:: \Psi(t+1)v - \Psi(t)v \approx H_v(t)\,(\theta(t+1) - \theta(t))
 
