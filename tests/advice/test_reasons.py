@@ -33,8 +33,8 @@ def test_a_record_has_the_kind_beside_the_words():
     assert contents["skipped"]["tangent"] == "the data have no targets to align with"
     few = [entry for entry in contents["warnings"] if entry.get("note") == Note.FEW_FILTERS]
     assert {entry["layer"] for entry in few} == {"0", "2"}
-    line = "misalignment / random undefined in 2 of 2 layers (layer 0 and layer 2): too few filters"
-    assert found.summary().count("too few filters") == 1
+    line = "misalignment / random undefined in 2 of 2 layers (layer 0 and layer 2): filters too few"
+    assert found.summary().count("filters too few") == 1
     assert line in found.summary()
 
 
@@ -45,8 +45,8 @@ def test_layers_with_different_facts_share_one_line_of_the_page(tmp_path):
     quick = {"permutations": 0, "half_samples": 0, "seconds": None}
     found = th.survey(model, (x, y), families=["covariance", "kernel"], options=quick)
     page = found.to_html(tmp_path / "page.html").read_text()
-    line = "in 2 of 2 layers (layer 0 and layer 2): too few filters"
+    line = "in 2 of 2 layers (layer 0 and layer 2): filters too few"
     assert page.count(f"Misalignment / random is undefined {line}") == 1
     assert page.count("misalignment / random in 2 of 2") == 0  # said above
     assert page.count(f"misalignment and random_basis_misalignment {line}") == 1
-    assert "undefined in every layer, too few filters to distinguish" in page
+    assert "undefined in every layer, filters too few or too isotropic to distinguish" in page

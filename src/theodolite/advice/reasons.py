@@ -131,7 +131,7 @@ _WORDS: Mapping[Note, str] = {
 }
 # Words for several layers whose facts differ.
 _SHARED: Mapping[Note, str] = {
-    Note.FEW_FILTERS: "too few filters to distinguish alignment from chance",
+    Note.FEW_FILTERS: "filters too few or too isotropic to distinguish alignment from chance",
     Note.FEW_EXAMPLES: "fewer examples than features, so compare it with its chance level",
     Note.NO_DIRECTIONS: "the inputs have no principal directions to compare",
 }

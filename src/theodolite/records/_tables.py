@@ -73,7 +73,7 @@ def layer_table(
 
 
 def _readable(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str | None, str], Mapping[str, Any]]:
-    """Rows by layer and measure; misalignments of too few filters count as undefined."""
+    """Rows by layer and measure; misalignments that say nothing count as undefined."""
     few = layers_with_few_filters(rows)
     known = {(row["layer"], row["measure"]): row for row in rows}
     for layer in few:
@@ -96,7 +96,7 @@ def probed_examples(contents: Mapping[str, Any]) -> str:
 
 
 def layers_with_few_filters(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Layers with too few filters: not even perfect alignment would differ from random bases."""
+    """Layers whose filters are too few or too isotropic: even aligned ones look like chance."""
     numbers = {(row["measure"], row["layer"]): row for row in rows if row["family"] == "covariance"}
     found = []
     for (measure, layer), row in numbers.items():

@@ -41,7 +41,7 @@ class Moment:
 
     @cached_property
     def layers_with_few_filters(self) -> list[str]:
-        """Layers with too few filters to judge their misalignment."""
+        """Layers whose filters are too few or too isotropic to judge their misalignment."""
         return layers_with_few_filters(self.record.contents.get("rows", []))
 
     @cached_property
