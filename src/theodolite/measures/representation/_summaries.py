@@ -41,8 +41,7 @@ def alignment_area(
               = \frac{y^\top (\Phi\Phi^\top)^{1/2} y}{\sqrt n\,\|y\|^2}
 
     With its defaults this is the number that a survey prints: rows of unit length, one-hot columns
-    for class labels. For non-negative features and two balanced classes it cannot exceed
-    :math:`1/\sqrt 2`. So layers with and without ReLU have different highest values. The area is
+    for class labels. It is then at most :math:`1/\sqrt C` for C balanced classes. The area is
     differentiable also at ties. The derivative does not exist where a zero singular value meets
     label mass outside the range of the features. That part of the gradient is zero.
 
