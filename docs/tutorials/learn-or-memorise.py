@@ -102,7 +102,7 @@ for name, model, labels in (("true labels", learned, y), ("random labels", memor
 # %% [markdown]
 # ## Where the difference lies
 #
-# With true labels CKA to labels is above chance from the first layer on, and it is highest in the last block. With random labels it stays at chance until
+# With true labels CKA to labels is above chance from the first layer on, and it is highest in the output layer. With random labels it stays at chance until
 # the last two blocks, which memorise.
 
 # %% alt="CKA to labels over depth: with true labels it rises from the first layer on, with random labels in the last blocks only"
@@ -111,8 +111,8 @@ comparison.plot("cka_target")
 
 # %% [markdown]
 # CKA to labels uses training examples. Linear probes are judged on held-out examples. With true labels they are accurate in every layer. With random labels
-# they are no better than chance. Some are far below it. By accident, probes of one random labelling may agree or disagree with the true classes. All
-# layers share this labelling, and here they disagree.
+# they are no better than chance. Some are far below it: by accident, a probe fitted to random labels may disagree with the true classes. All layers share
+# these labels, so the accident is the same.
 
 # %% alt="Accuracy of linear probes on held-out examples, over the depth of both networks"
 comparison.plot("probe_accuracy")
