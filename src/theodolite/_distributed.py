@@ -58,7 +58,8 @@ class Processes:
         Raises:
             DomainError: If this process is not in the group, or it is not a group.
         """
-        if isinstance(group, str) and group != "auto":
+        named = group is None or (isinstance(group, str) and group == "auto")
+        if not named and not _is_group(group):
             raise DomainError(
                 'group: expected "auto", None or a process group of torch.distributed, got '
                 f"{group!r}"
@@ -235,6 +236,13 @@ def _described(error: Exception) -> tuple[type[TheodoliteError], bool, str]:
 
 
 ALONE = Processes()
+
+
+def _is_group(value: Any) -> bool:
+    kind = getattr(torch.distributed, "ProcessGroup", None)
+    if kind is None or isinstance(value, kind):
+        return kind is not None
+    return value is torch.distributed.GroupMember.NON_GROUP_MEMBER
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from theodolite.advice.findings import (
 )
 from theodolite.advice.inputs import CALIBRATED, FitEvidence, InputFinding, judge_inputs
 from theodolite.advice.sentences import Interface, worded
-from theodolite.records import FAMILIES, MEMORISED, NORMAL, Record
+from theodolite.records import FAMILIES, MEMORISED, NORMAL, Record, require_class
 
 Row = Mapping[str, Any]
 Rows = Mapping[tuple[str | None, str], Row]
@@ -53,6 +53,7 @@ def answers_of(
         >>> answers_of({"rows": [], "layers": [], "data": {"task": "unlabeled"}})[0]["text"]
         'Undecided: the data have no labels, so nothing is compared with labels.'
     """
+    require_class(Interface, interface=interface)
     return [worded(finding, interface).to_entry() for finding in findings_of(contents, arrays)]
 
 
@@ -72,6 +73,8 @@ def worded_for(record: Record, interface: Interface) -> Record:
         >>> worded_for(record, Interface.COMMAND).contents["answers"][0]["question"]
         'task'
     """
+    require_class(Record, record=record)
+    require_class(Interface, interface=interface)
     contents = record.contents
     if contents.get("answers") != answers_of(contents, record.arrays):
         return record
@@ -95,6 +98,9 @@ def findings_of(
         >>> findings_of({"rows": [], "layers": [], "data": {"task": "unlabeled"}})
         [Unlabelled(one_label=False)]
     """
+    require_class(Mapping, contents=contents, arrays={} if arrays is None else arrays)
+    for name, kind in {"rows": list, "layers": list, "data": Mapping}.items():
+        require_class(kind, **{f"contents[{name!r}]": contents.get(name)})
     rows = {(row["layer"], row["measure"]): row for row in contents["rows"]}
     layers = [layer["name"] for layer in contents["layers"] if layer.get("role", "") != _INPUT]
     data = contents["data"]

@@ -14,7 +14,8 @@ import numpy as np
 from scipy.special import ndtri
 
 from theodolite.advice.inputs import FitEvidence, InputFinding
-from theodolite.records import CHANCE, NORMAL, wilson
+from theodolite.errors import DomainError
+from theodolite.records import CHANCE, NORMAL, require_class, wilson
 
 _BEYOND = 3.0  # standard deviations from chance, for the best of several layers or groups
 CLEAR = 5.0  # the same for a clear answer
@@ -168,6 +169,10 @@ def carry_over(
         >>> found.verdict.value, round(found.share, 3)
         ('learned', 0.967)
     """  # noqa: E501
+    require_class(Measured, train=train, held_out=held_out)
+    require_class(int, left_out=left_out)
+    if shift is not None:
+        require_class(float, shift=shift)
     nan = float("nan")
     fit, other = train.fit, held_out.fit
     (least, most), (fewest, largest) = (
@@ -379,6 +384,12 @@ def compare_layers(scores: Mapping[str, np.ndarray], *, shares: bool) -> tuple[s
         >>> best, sorted(alike)
         ('b', ['b'])
     """
+    require_class(Mapping, scores=scores)
+    require_class(bool, shares=shares)
+    if not scores:
+        raise DomainError("scores: expected at least one layer, got none")
+    for name, values in scores.items():
+        require_class(np.ndarray, **{f"scores[{name!r}]": values})
     best = max(scores, key=lambda name: float(np.mean(scores[name])))
     comparisons = max(len(scores) * (len(scores) - 1) // 2, 1)
     deviations = float(ndtri(1 - (1 - LEVEL) / 2 / comparisons))

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import isfinite, sqrt
 
+from theodolite.records import require_class
+
 CALIBRATED = 100  # fewest examples; the rule was calibrated on 105 and more
 _EXPLAINABLE = 0.7  # of the way from chance to all right: below, there is little to explain
 _PREDICTED = 0.5  # of the fit: the inputs predict most of it
@@ -99,6 +101,7 @@ def judge_inputs(evidence: FitEvidence) -> InputFinding:
         >>> judge_inputs(FitEvidence(1.0, 0.1, 500, 64, 0.1, 0.11, 0.2)).value
         'inputs-at-chance'
     """
+    require_class(FitEvidence, evidence=evidence)
     numbers = (evidence.accuracy, evidence.inputs, evidence.first_layer_neighbours)
     if not all(map(isfinite, numbers)) or evidence.chance >= 1:
         return InputFinding.UNDEFINED

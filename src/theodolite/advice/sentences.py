@@ -24,7 +24,7 @@ from theodolite.advice.findings import (
 )
 from theodolite.advice.inputs import CALIBRATED, InputFinding
 from theodolite.errors import DtypeError
-from theodolite.records import FAMILIES, Answer, Certainty, listed, shown
+from theodolite.records import FAMILIES, Answer, Certainty, listed, require_class, shown
 
 _PROBES = ("representation-probe-accuracy", "representation-probe-r2")  # a page has one of them
 _TRAIN = "Train longer, or check labels, preprocessing and learning rate."
@@ -69,6 +69,7 @@ def worded(finding: Any, interface: Interface = Interface.PYTHON) -> Answer:
         >>> worded(carry_over(train, test)).certainty
         'clear'
     """
+    require_class(Interface, interface=interface)
     match finding:
         case CarryOver():
             return _carry_over(finding, interface)

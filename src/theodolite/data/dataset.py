@@ -13,8 +13,11 @@ from torch import Tensor
 from theodolite.checks import (
     require_axes,
     require_count,
+    require_function,
+    require_kind,
     require_labels,
     require_nonempty,
+    require_positive,
     require_same_length,
 )
 from theodolite.errors import DomainError, ShapeError
@@ -63,6 +66,13 @@ class Dataset:
     peak: int | None = None
 
     def __post_init__(self) -> None:
+        require_kind(str, name=self.name)
+        for part in ("classes", "scaling"):
+            entries = getattr(self, part)
+            require_kind((tuple, list), **{part: entries})
+            require_kind(str, **{f"{part}[{i}]": entry for i, entry in enumerate(entries)})
+        if self.peak is not None:
+            require_positive(peak=self.peak)
         require_nonempty(x_train=self.x_train, x_test=self.x_test)
         require_same_length(x_train=self.x_train, y_train=self.y_train)
         require_same_length(x_test=self.x_test, y_test=self.y_test)
@@ -105,6 +115,7 @@ class Dataset:
 
     def mapped(self, transform: Callable[[Tensor], Tensor], step: str) -> "Dataset":
         """The data set with both inputs transformed; ``step`` is added to the list of scalings."""
+        require_function(transform=transform)
         return replace(
             self,
             x_train=transform(self.x_train),
@@ -118,6 +129,8 @@ class Dataset:
 
     def take(self, train: Tensor, test: Tensor | None = None) -> "Dataset":
         """Chosen training rows, and chosen test rows (all of them if not given)."""
+        require_kind((Tensor, slice, list), train=train)
+        require_kind((Tensor, slice, list, type(None)), test=test)
         rows = torch.arange(len(self.x_test)) if test is None else test
         return replace(
             self,
@@ -133,6 +146,7 @@ class Dataset:
 
     def to(self, device: torch.device | str) -> "Dataset":
         """The same data on another device."""
+        require_kind((torch.device, str), device=device)
         tensors = {key: getattr(self, key).to(device) for key in ("x_train", "y_train")}
         tensors |= {key: getattr(self, key).to(device) for key in ("x_test", "y_test")}
         return replace(self, **tensors)

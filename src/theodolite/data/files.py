@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from theodolite.checks import require_choice, require_count, require_finite_data
+from theodolite.checks import require_choice, require_count, require_finite_data, require_kind
 from theodolite.data.dataset import Dataset, digits, disjoint_rows
 from theodolite.errors import DataError, TheodoliteError, UnknownNameError
 from theodolite.linalg import checks_classes
@@ -103,10 +103,11 @@ def opened_npz(file: Path) -> Iterator[Any]:
         ...     archive["x_train"].shape
         (2, 3)
     """
-    if not file.is_file():
+    require_path(file=file)
+    if not Path(file).is_file():
         raise DataError(f"{file}: expected {_WANTED}, found no such file")
     try:
-        with file.open("rb") as stream:  # NumPy leaves it open when the archive is damaged
+        with Path(file).open("rb") as stream:  # NumPy leaves it open when the archive is damaged
             archive = np.load(stream, allow_pickle=False)
             if isinstance(archive, np.ndarray):
                 raise DataError(f"{file}: expected {_WANTED}, got a single array; use np.savez")
@@ -149,6 +150,8 @@ def npz_tensor(file: Path, key: str, array: Any) -> Tensor:
         >>> npz_tensor(Path("toy.npz"), "y_train", np.array([0, 1], np.int16))
         tensor([0, 1])
     """
+    require_path(file=file)
+    require_kind(str, key=key)
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "iuf":
         kind = getattr(array, "dtype", type(array).__name__)
         text = isinstance(array, np.ndarray) and array.dtype.kind in "SU"

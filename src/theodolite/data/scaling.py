@@ -12,13 +12,27 @@ import torch
 from jaxtyping import Float, Num
 from torch import Tensor
 
-from theodolite.checks import require_choice, require_finite, require_nonempty, require_positive
+from theodolite.checks import (
+    require_choice,
+    require_finite,
+    require_nonempty,
+    require_positive,
+    require_tensors,
+)
 from theodolite.data.dataset import Dataset
-from theodolite.errors import DomainError
+from theodolite.errors import DomainError, ShapeError
 from theodolite.linalg import checks_classes, row_chunks
 
 Scaling = Literal["unit_interval", "symmetric", "pixels", "images", "unit_rows"]
 SCALINGS: tuple[Scaling, ...] = get_args(Scaling)
+
+
+def _require_rows(**inputs: Tensor) -> None:
+    for name, tensor in inputs.items():
+        if tensor.ndim < 2:
+            raise ShapeError(
+                f"{name}: expected one example per row, got shape {tuple(tensor.shape)}"
+            )
 
 
 def _floating(inputs: Tensor) -> Tensor:
@@ -91,6 +105,7 @@ def pixel_standardizer(training: Num[Tensor, "n *shape"]) -> Callable[[Tensor], 
     References:
         [lou2022], section 5.
     """
+    _require_rows(training=training)
     require_nonempty(training=training)
     require_finite(training=training)
     chunks = [chunk for (chunk,) in row_chunks(training)]
@@ -104,6 +119,7 @@ def pixel_standardizer(training: Num[Tensor, "n *shape"]) -> Callable[[Tensor], 
         )
 
     def standardize(inputs: Tensor) -> Tensor:
+        require_tensors(inputs=inputs)
         values = _floating(inputs)
         return (values - mean.to(values)) / std
 
@@ -134,6 +150,7 @@ def image_standardized(images: Num[Tensor, "n *shape"]) -> Float[Tensor, "n *sha
     References:
         [mehta2021], section 2; the lower bound of the deviation is from the authors' program.
     """
+    _require_rows(images=images)
     values = _floating(images)
     answer = torch.empty_like(values)
     for chunk, target in row_chunks(values.flatten(1), answer.flatten(1)):
@@ -161,6 +178,7 @@ def unit_rows(inputs: Num[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
     References:
         [imani2022], section 3.
     """
+    _require_rows(inputs=inputs)
     values = _floating(inputs)
     peaks = values.flatten(1).abs().amax(1).view(-1, *[1] * (values.ndim - 1))
     level = values / torch.where(peaks > 0, peaks, 1)  # squares neither overflow nor vanish

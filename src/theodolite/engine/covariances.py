@@ -19,7 +19,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from theodolite._distributed import Processes
-from theodolite.checks import dtype_text, require_choice, require_finite
+from theodolite.checks import (
+    dtype_text,
+    require_choice,
+    require_count,
+    require_finite,
+    require_kind,
+)
 from theodolite.engine.batches import BATCH_SIZE, Batch, iterate_batches
 from theodolite.engine.hooks import capture_inputs, first_tensor
 from theodolite.engine.inputs import fitted_batches, require_model
@@ -205,7 +211,9 @@ def weight_covariance(
         [maennel2020], section 2 and Eq. (2).
     """
     single = isinstance(module_or_weight, (nn.Module, Tensor))
+    require_kind((nn.Module, Tensor, Iterable), module_or_weight=module_or_weight)
     several: list[Any] = [module_or_weight] if single else list(module_or_weight)  # type: ignore[arg-type]
+    require_kind((nn.Module, Tensor), **{f"weights[{i}]": item for i, item in enumerate(several)})
     rows = [_weight_of(item) if isinstance(item, nn.Module) else item for item in several]
     return _row_covariance(rows, centered, ddof)
 
@@ -231,7 +239,8 @@ def _row_covariance(weights: list[Tensor], centered: bool, ddof: int) -> Float[T
 
 
 def _require_ddof(ddof: int, count: int) -> None:
-    if not 0 <= ddof < count:
+    require_count(0, ddof=ddof)
+    if ddof >= count:
         raise DomainError(f"ddof: expected at least 0 and below the {count} samples, got {ddof}")
 
 
@@ -306,6 +315,7 @@ def patch_covariance(
     References:
         [maennel2020], section 2, with patches as samples of a convolutional layer.
     """
+    require_kind((Tensor, Iterable), images=images)
     tensors = _checked_images([images] if isinstance(images, Tensor) else images)
 
     def geometry_of(images: Tensor) -> PatchGeometry:
@@ -489,7 +499,7 @@ def input_samples(
 
 def _names(model: nn.Module, layers: Layers) -> list[str]:
     modules = dict(model.named_modules())
-    if layers == "*":
+    if isinstance(layers, str) and layers == "*":
         names = [name for name, module in modules.items() if is_matrix(module)]
         if not names:
             raise DomainError("layers: expected a linear or convolutional layer, got none")

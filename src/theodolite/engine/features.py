@@ -17,7 +17,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from theodolite.checks import require_choice, size_in_bytes, size_text
+from theodolite.checks import (
+    require_choice,
+    require_flag,
+    require_function,
+    require_kind,
+    size_in_bytes,
+    size_text,
+)
 from theodolite.engine.batches import BATCH_SIZE, Batch, even_spans, iterate_batches
 from theodolite.engine.calls import CannotSplitError, has_storage
 from theodolite.engine.check import (
@@ -153,8 +160,11 @@ class FeatureReader:
     ) -> None:
         require_pool(pool)
         require_check(check)
+        require_kind((str, Mapping), read=read)
         if isinstance(read, str):
             require_choice(("next", "raw"), read=read)
+        if output_reader is not None:
+            require_function(outputs=output_reader)
         self.raw = read == "raw"
         self.output_reader, self.may_drop_layers = output_reader, may_drop_layers
         self.outputs: list[Tensor] = []
@@ -425,7 +435,7 @@ def _takes_hooks(module: nn.Module) -> bool:
 
 
 def _candidates(model: nn.Module, layers: Layers) -> list[str]:
-    if layers != "*":
+    if not isinstance(layers, str) or layers != "*":
         return select_layers(model, layers)
     named = model.named_parameters(remove_duplicate=False)
     names = dict.fromkeys(owner_of(name) for name, _ in named)
@@ -697,10 +707,13 @@ def feature_grams(
         >>> grams["0"].sum().abs().item() < 1e-6
         True
     """
+    require_flag(center=center)
+    require_kind((torch.dtype, type(None)), dtype=dtype)
     reader = FeatureReader(model, layers, pool, read, check)
     limit = size_in_bytes(memory_limit)
     with untouched(reader.model), exact_arithmetic(reader.device), limited_memory(limit):
-        read_batches = iterate_batches(data, batch_size=batch_size or BATCH_SIZE, **options)
+        size = BATCH_SIZE if batch_size is None else batch_size
+        read_batches = iterate_batches(data, batch_size=size, **options)
         batches = list(fitted_batches(model, data, read_batches))
         if not batches:
             raise ShapeError("data: expected at least one batch, got none; the data set is empty")

@@ -14,7 +14,15 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from theodolite._distributed import ALONE, Processes
-from theodolite.checks import require_choice, require_count, require_labels, require_same_length
+from theodolite.checks import (
+    require_choice,
+    require_count,
+    require_flag,
+    require_function,
+    require_kind,
+    require_labels,
+    require_same_length,
+)
 from theodolite.engine.batches import BATCH_SIZE, Batch, whole_batch
 from theodolite.engine.check import Check, Checked, Checker, Measured, require_check
 from theodolite.engine.class_sums import GradientAccumulation, LayerSums
@@ -159,6 +167,11 @@ def gradient_sums(
     """
     require_count(1, batch_size=BATCH_SIZE if batch_size is None else batch_size)
     require_check(check)
+    require_flag(stiffness=stiffness)
+    require_kind(Processes, processes=processes)
+    require_kind((Tensor, type(None)), labels=labels)
+    if progress is not None:
+        require_function(progress=progress)
     require_model(model)
     plain = unwrap(model)
     require_fixed_mode(plain)

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from theodolite.checks import require_function, require_kind
 from theodolite.engine.calls import function_name, tensors_in
 from theodolite.errors import ShapeError, UnknownNameError
 
@@ -92,6 +93,10 @@ def capture_inputs(
 def _captured(
     model: nn.Module, layers: Sequence[str], reduce: Reduce | None, *, inputs: bool
 ) -> Iterator[dict[str, list[Tensor]]]:
+    require_kind(nn.Module, model=model)
+    require_kind(Sequence, layers=layers)
+    if reduce is not None:
+        require_function(reduce=reduce)
     modules = dict(model.named_modules(remove_duplicate=False))
     for name in layers:
         if name not in modules:

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from theodolite._distributed import Processes
-from theodolite.checks import size_in_bytes
+from theodolite.checks import require_flag, require_function, require_kind, size_in_bytes
 from theodolite.engine.batches import Batch, iterate_batches
 from theodolite.engine.check import (
     Check,
@@ -182,6 +182,8 @@ def tangent_kernels(
     References:
         [lou2022], Eq. (2); [canatar2022], Eqs. (5)-(8), where the trace is divided by c.
     """
+    if progress is not None:
+        require_function(progress=progress)
     options = EngineOptions(
         layers=layers,
         outputs=outputs,
@@ -585,6 +587,7 @@ def forward_kernel(
         [lou2022], Eq. (9). Differs from paper: each kernel is divided by the width of its own side;
         the paper divides both by the common width.
     """
+    require_flag(normalize=normalize)
     factors = _factors(model, inputs, layer, readout)
     a = factors.inputs.flatten(1)
     return a @ a.T / (a.shape[1] if normalize else 1)
@@ -626,6 +629,7 @@ def backward_kernel(
         [lou2022], Eq. (9). Differs from paper: each kernel is divided by the width of its own side;
         the paper divides both by the common width.
     """
+    require_flag(normalize=normalize)
     factors = _factors(model, inputs, layer, readout)
     n, c, width, _ = factors.output_grads.shape
     flat = factors.output_grads.reshape(n * c, width)
@@ -684,6 +688,7 @@ def _vector_factors(
 ) -> dict[str, OuterFactors]:
     """Inputs and output gradients of layers with one matrix, applied once to one vector."""
     require_model(model)
+    require_kind(Sequence, layers=layers)
     inner = unwrap(model)
     device = model_device(inner)
     with untouched(inner), exact_arithmetic(device):

@@ -150,13 +150,13 @@ def _owned(
     if isinstance(layers, Mapping):
         owners = dict.fromkeys(layers)
         owned = {
-            layer: tuple(name for name in chosen if name in set(names))
+            layer: tuple(name for name in chosen if name in set(_patterns(layers=names)))
             for layer, names in layers.items()
         }
     else:
         owners = (
             dict.fromkeys(owner_of(name) for name in chosen)
-            if layers == "*"
+            if isinstance(layers, str) and layers == "*"
             else dict.fromkeys(select_layers(model, layers))
         )
         below: dict[str, list[str]] = {layer: [] for layer in owners}
@@ -193,7 +193,7 @@ def _chosen_parameters(
 ) -> dict[str, nn.Parameter]:
     if params is None:
         return first
-    if callable(params):
+    if callable(params) and not isinstance(params, type):
         chosen = {name: value for name, value in first.items() if params(name, value)}
     else:
         patterns = _patterns(params=params)

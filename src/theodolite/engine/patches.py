@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+from operator import index
 from typing import SupportsIndex
 
 import torch
@@ -16,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from theodolite.errors import DomainError, ShapeError
+from theodolite.errors import DomainError, DtypeError, ShapeError
 
 _PART_COLUMNS = 192  # columns of patches that exist at one time where gradients are kept
 
@@ -26,7 +27,7 @@ Place = tuple[int, ...]  # indices on the first axes of the kernel window; () is
 
 def per_axis(value: PerAxis, count: int) -> tuple[int, ...]:
     """An option of a convolution as one number per axis, for any kind of integer."""
-    numbers = tuple(map(int, value)) if isinstance(value, Sequence) else (int(value),)
+    numbers = tuple(map(index, value)) if isinstance(value, Sequence) else (index(value),)
     return numbers * count if len(numbers) == 1 else numbers
 
 
@@ -150,7 +151,12 @@ class PatchGeometry:
 
 
 def _option_per_axis(name: str, value: PerAxis, axes: int, minimum: int = 1) -> tuple[int, ...]:
-    values = per_axis(value, axes)
+    try:
+        values = per_axis(value, axes)
+    except TypeError as error:
+        raise DtypeError(
+            f"{name}: expected one whole number or {axes}, one per axis, got {value!r}"
+        ) from error
     if len(values) != axes:
         raise ShapeError(f"{name}: expected one number or {axes}, one per axis, got {values}")
     if any(item < minimum for item in values):

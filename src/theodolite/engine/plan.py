@@ -29,7 +29,7 @@ from warnings import warn
 import torch
 from torch import Tensor
 
-from theodolite.checks import require_count, size_text
+from theodolite.checks import require_count, require_kind, size_text
 from theodolite.engine.batches import spans
 from theodolite.engine.calls import Dense, Lookup, Outer, Structure
 from theodolite.engine.check import Check
@@ -259,6 +259,7 @@ class EngineOptions:
     def __post_init__(self) -> None:
         if self.batch_size is not None:
             require_count(1, batch_size=self.batch_size)
+        require_kind((torch.dtype, type(None)), dtype=self.dtype)
 
 
 @dataclass(frozen=True)

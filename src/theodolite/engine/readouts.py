@@ -13,7 +13,12 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from theodolite.checks import dtype_text, require_choice
+from theodolite.checks import (
+    dtype_text,
+    require_choice,
+    require_function,
+    require_tensors,
+)
 from theodolite.engine.batches import Batch
 from theodolite.engine.positions import PositionLabels
 from theodolite.errors import DomainError, DtypeError, ShapeError, TheodoliteError
@@ -29,6 +34,7 @@ def resolve_readout(readout: str | Readout | None) -> Readout:
     if readout is None:
         return lambda output, _batch: main_tensor(output)
     if callable(readout):
+        require_function(readout=readout)
         return readout
     require_choice((*POSITIONS, LOSS), readout=readout)
     if readout == LOSS:
@@ -136,7 +142,9 @@ def per_example_loss(loss: Loss | None) -> Callable[[Tensor, Batch], Tensor]:
         ShapeError: When called, if the loss is reduced or has further axes.
         DomainError: When called, if the batch has no targets.
     """
-    function = loss or per_example_cross_entropy
+    if loss is not None:
+        require_function(loss=loss)
+    function = per_example_cross_entropy if loss is None else loss
 
     def checked(outputs: Tensor, batch: Batch) -> Tensor:
         if batch.targets is None:
@@ -177,6 +185,7 @@ def per_example_cross_entropy(
     Returns:
         One loss per example.
     """
+    require_tensors(outputs=outputs, targets=targets)
     if outputs.shape[1] == 1:
         values = outputs.squeeze(1)
         targets = targets.reshape(values.shape).to(values.dtype)

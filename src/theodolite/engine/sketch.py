@@ -28,8 +28,10 @@ from theodolite._distributed import ALONE, Processes
 from theodolite.checks import (
     require_choice,
     require_count,
+    require_kind,
     require_labels,
     require_nonempty,
+    require_same_length,
     size_in_bytes,
     size_text,
 )
@@ -210,6 +212,8 @@ def tangent_alignments(
     """
     require_choice(("exact", "sketch"), method=method)
     require_count(3, sketch_vectors=sketch_vectors)
+    require_kind((torch.Generator, type(None)), generator=generator)
+    require_kind(Processes, processes=processes)
     options = EngineOptions(
         layers=layers,
         readout=readout,
@@ -238,6 +242,7 @@ def centered_labels(data: BatchList, outputs: int) -> Tensor:
     parts = [batch.targets for batch in data.batches]
     if any(not isinstance(part, Tensor) for part in parts):
         raise DomainError("targets: expected one target per example, got none; pass targets=")
+    require_same_length(targets=parts[0])
     targets = torch.cat(parts)
     require_nonempty(targets=targets)
     if targets.dim() == 1 and not targets.is_floating_point() and outputs > 1:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from theodolite.integrations.tracking import Tracker, require_package
 from theodolite.integrations.watching import Watch
+from theodolite.records import require_class
 
 __all__ = ["AlignmentCallback"]
 
@@ -39,6 +40,7 @@ class _Hooks(Watch):
         **options: Any,
     ) -> None:
         super().__init__(probe, trackers=trackers, folder=folder, **options)
+        require_class(str, module=module)
         self.module = module
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:

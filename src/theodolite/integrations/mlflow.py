@@ -12,6 +12,7 @@ from typing import Any
 
 from theodolite.errors import TrackingError
 from theodolite.integrations.tracking import accepted, require_package
+from theodolite.records import require_class, require_path
 
 __all__ = [
     "MLflowTracker",
@@ -40,6 +41,7 @@ def default_tracking_uri(folder: str | os.PathLike[str] = ".") -> str:
         >>> default_tracking_uri("runs")  # doctest: +SKIP
         'sqlite:////home/me/runs/mlflow.db'
     """
+    require_path(folder=folder)
     mlflow = require_package("mlflow", "track")
     if mlflow.is_tracking_uri_set():
         return str(mlflow.get_tracking_uri())
@@ -59,6 +61,7 @@ def without_password(text: str) -> str:
         >>> without_password("no answer from http://me:secret@host:5000/path")
         'no answer from http://host:5000/path'
     """
+    require_class(str, text=text)
     return re.sub(r"//[^/@\s]*@", "//", text)
 
 
@@ -196,6 +199,10 @@ class MLflowTracker:
         tracking_uri: str | None = None,
         experiment: str = "theodolite",
     ) -> None:
+        require_class(str, experiment=experiment)
+        for name, value in {"run_id": run_id, "tracking_uri": tracking_uri}.items():
+            if value is not None:
+                require_class(str, **{name: value})
         mlflow = require_package("mlflow", "track")
         active = mlflow.active_run()
         if run_id is None and active is not None:
@@ -208,14 +215,18 @@ class MLflowTracker:
 
     def log_parameters(self, values: Mapping[str, str]) -> None:
         """Keep the settings of the run."""
+        require_class(Mapping, values=values)
         self._store.log_parameters(self.run_id, values)
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Keep the numbers of one step."""
+        require_class(Mapping, values=values)
+        require_class(int, step=step)
         self._store.log_numbers(self.run_id, values, step)
 
     def log_report(self, path: Path) -> None:
         """Keep a file as an artifact."""
+        require_path(path=path)
         self._store.keep_file(self.run_id, path)
 
     def close(self) -> None:

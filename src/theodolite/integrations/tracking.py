@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from theodolite.errors import DtypeError
-from theodolite.records import FAMILIES, Record, Run, load_run
+from theodolite.records import FAMILIES, Record, Run, load_run, require_class, require_path
 
 __all__ = [
     "TensorBoardTracker",
@@ -69,8 +69,7 @@ def scalars(record: Record) -> dict[str, float]:
         >>> scalars(Record({"rows": [row]}))
         {'kernel/cka_target/fc1': 0.5}
     """
-    if not isinstance(record, Record):
-        raise DtypeError(f"record: expected Record, got {type(record).__name__}")
+    require_class(Record, record=record)
     return {
         _tag(row): float(row["value"])
         for row in record.contents["rows"]
@@ -89,6 +88,7 @@ def parameters(record: Record) -> dict[str, str]:
         >>> parameters(Record({"config": config, "data": {"n": 30, "input_shape": [4]}}))
         {'config.seed': '0', 'config.sizes.kernel': '2000', 'data.n': '30', 'data.input_shape': '4'}
     """
+    require_class(Record, record=record)
     parts = {name: record.contents.get(name, {}) for name in ("config", "data")}
     return dict(_flat("", parts))
 
@@ -153,6 +153,9 @@ def track(
                 f"{type(run).__name__}"
             )
         run = run.run
+    if report is not None:
+        require_path(report=report)
+    require_class(Tracker, **{f"trackers[{i}]": tracker for i, tracker in enumerate(trackers)})
     for tracker in trackers:
         tracker.log_parameters(parameters(run.head))
         for step in run.steps:
@@ -188,6 +191,7 @@ class TensorBoardTracker:
     """
 
     def __init__(self, folder: str | Path) -> None:
+        require_path(folder=folder)
         require_package("tensorboard", "track")
         from torch.utils.tensorboard.writer import SummaryWriter
 
@@ -196,17 +200,22 @@ class TensorBoardTracker:
 
     def log_parameters(self, values: Mapping[str, str]) -> None:
         """Keep the settings in the text tab."""
+        require_class(Mapping, values=values)
         lines = [f"{name} = {value}" for name, value in values.items()]
         # The tab shows lines that are indented by four blanks unchanged.
         self._writer.add_text("theodolite/parameters", "\n".join(f"    {line}" for line in lines))
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Keep the numbers of one step."""
+        require_class(Mapping, values=values)
+        require_class(int, step=step)
         for tag, value in values.items():
             self._writer.add_scalar(tag, value, step)
 
     def log_report(self, path: Path) -> None:
         """Copy the file into the log directory."""
+        require_path(path=path)
+        path = Path(path)
         target = self.folder / path.name
         if target.resolve() != path.resolve():
             shutil.copyfile(path, target)
@@ -232,6 +241,8 @@ class WandbTracker:
 
     def __init__(self, run: Any) -> None:
         self._wandb = require_package("wandb", "track")
+        if not hasattr(run, "define_metric"):
+            raise DtypeError(f"run: expected the result of wandb.init, got {type(run).__name__}")
         self.run = run
         run.define_metric(_STEP, hidden=True)
         for family in FAMILIES:
@@ -239,16 +250,20 @@ class WandbTracker:
 
     def log_parameters(self, values: Mapping[str, str]) -> None:
         """Keep the settings in the run's config, under "alignment"."""
+        require_class(Mapping, values=values)
         self.run.config.update({"alignment": dict(values)}, allow_val_change=True)
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Keep the numbers of one step."""
+        require_class(Mapping, values=values)
+        require_class(int, step=step)
         self.run.log({**values, _STEP: step})
 
     def log_report(self, path: Path) -> None:
         """Keep a file as an artifact of type "report"."""
+        require_path(path=path)
         artifact = self._wandb.Artifact("theodolite-report", type="report")
-        artifact.add_file(str(path), name=path.name)
+        artifact.add_file(str(path), name=Path(path).name)
         self.run.log_artifact(artifact)
 
     def close(self) -> None:

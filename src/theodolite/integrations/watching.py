@@ -10,7 +10,7 @@ from torch import nn
 
 from theodolite.errors import RecordError, UnwrittenWarning
 from theodolite.integrations.tracking import Tracker, parameters, scalars
-from theodolite.records import Record, listed
+from theodolite.records import Record, listed, require_class, require_path
 from theodolite.surveys import History, Monitor
 
 __all__ = ["Watch"]
@@ -39,6 +39,10 @@ class Watch:
         **options: Any,
     ) -> None:
         super().__init__()
+        require_class(Sequence, trackers=trackers)
+        require_class(Tracker, **{f"trackers[{i}]": part for i, part in enumerate(trackers)})
+        if folder is not None:
+            require_path(folder=folder)
         self.probe, self.trackers, self.options = probe, tuple(trackers), options
         self.folder = None if folder is None else Path(folder)
         self.monitor: Monitor | None = None

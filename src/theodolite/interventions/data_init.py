@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from theodolite.checks import require_choice, require_flag, require_kind
+from theodolite.checks import require_choice, require_flag, require_function, require_kind
 from theodolite.engine import input_moments
 from theodolite.engine.batches import iterate_batches
 from theodolite.engine.layers import CONVOLUTIONS, Layers, unwrap
@@ -90,6 +90,8 @@ def covariance_init_(
     require_kind((Mapping, type(None)), covariances=covariances)
     require_kind((torch.Generator, type(None)), generator=generator)
     require_flag(match_norms=match_norms)
+    if callable(tau):
+        require_function(tau=tau)
     given = dict(covariances or {})
     chosen = list(given) if layers is None and given else layers
 

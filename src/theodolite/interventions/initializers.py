@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from theodolite.checks import require_choice, require_kind, require_positive
-from theodolite.errors import ShapeError
+from theodolite.errors import DtypeError, ShapeError
 from theodolite.linalg import checks_classes
 
 Initializer = Literal["he", "glorot", "orthogonal", "normal", "default"]
@@ -72,6 +72,8 @@ def init_weight_(
     """
     require_choice(INITIALIZERS, initializer=initializer)
     require_positive(scale=scale)
+    if not weight.is_floating_point():
+        raise DtypeError(f"weight: expected floating-point numbers, got {weight.dtype}")
     fan_in, fan_out = fans(weight)
     with torch.no_grad():
         draw = _canvas(weight, generator)

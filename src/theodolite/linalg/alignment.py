@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.linalg import matrix_norm
 
-from theodolite.checks import require_choice
+from theodolite.checks import require_axes, require_choice
 from theodolite.linalg.arrays import (
     checks_classes,
     double,
@@ -367,10 +367,12 @@ class KernelProducts:
     count: Float[Tensor, ""]
 
     @classmethod
+    @checks_classes
     def of(
         cls, products: Float[Tensor, "m m"], diagonals: Float[Tensor, "m n"]
     ) -> "KernelProducts":
         """Products from the inner products and the diagonals of all kernels."""
+        require_axes(2, products=products, diagonals=diagonals)
         count = products.new_tensor(float(diagonals.shape[1]))
         return cls(products, diagonals @ diagonals.mT, diagonals.sum(1), count)
 

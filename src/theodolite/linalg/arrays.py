@@ -104,10 +104,14 @@ def array_function(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def checks_classes(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a function on tensors alone refuse arguments of other classes than annotated."""
+    """Let a function on tensors alone refuse other classes and kinds of numbers than annotated."""
     signature = inspect.signature(function)
     accepted = {
         name: tuple(kind for kind in _accepted(parameter.annotation) if kind is not np.ndarray)
+        for name, parameter in signature.parameters.items()
+    }
+    numbers = {
+        name: [kind for kind in ("float", "int") if _admits(parameter.annotation, kind)]
         for name, parameter in signature.parameters.items()
     }
 
@@ -115,9 +119,20 @@ def checks_classes(function: Callable[P, R]) -> Callable[P, R]:
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         for name, value in signature.bind(*args, **kwargs).arguments.items():
             _require_kind(value, name, accepted[name])
+            if isinstance(value, Tensor) and numbers[name]:
+                _require_numbers(value, name, numbers[name])
         return function(*args, **kwargs)
 
     return wrapper
+
+
+def _require_numbers(tensor: Tensor, name: str, kinds: list[str]) -> None:
+    real = tensor.is_floating_point()
+    whole = not real and not tensor.is_complex() and tensor.dtype != torch.bool
+    if tensor.is_complex() or (kinds == ["float"] and not real) or (kinds == ["int"] and not whole):
+        words = {"float": "floating-point numbers", "int": "integers"}
+        wanted = words[kinds[0]] if len(kinds) == 1 else "real numbers"
+        raise DtypeError(f"{name}: expected {wanted}, got {tensor.dtype}; convert it first")
 
 
 def _admits(annotation: Any, kind: str) -> bool:

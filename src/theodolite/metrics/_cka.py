@@ -11,6 +11,7 @@ from torch import Tensor
 from theodolite.checks import (
     require_axes,
     require_count,
+    require_flag,
     require_labels,
     require_same_length,
     require_same_shape,
@@ -142,6 +143,7 @@ class _StreamingCKA(StreamingMetric[CkaSums]):
 
     def __init__(self, debiased: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        require_flag(debiased=debiased)
         self.debiased = debiased
 
     def _undefined(self) -> Tensor:

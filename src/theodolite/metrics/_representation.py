@@ -24,7 +24,7 @@ from theodolite.checks import (
     require_nonnegative,
     require_same_length,
 )
-from theodolite.errors import DomainError, ShapeError
+from theodolite.errors import DomainError, DtypeError, ShapeError
 from theodolite.linalg import (
     GRAM_ACCURATE_ABOVE,
     LabelProjections,
@@ -148,6 +148,8 @@ class RepresentationAlignment(StreamingMetric[Sums]):
         require_choice(("absolute", "normalized", "relative"), scale=scale)
         if thresholds is not None:
             require_axes(1, thresholds=thresholds)
+            if thresholds.is_complex():
+                raise DtypeError(f"thresholds: expected real numbers, got {thresholds.dtype}")
             require_nonempty(thresholds=thresholds)
             require_nonnegative(thresholds=thresholds)
         self.num_classes = num_classes

@@ -11,6 +11,7 @@ from theodolite.checks import (
     require_axes,
     require_choice,
     require_count,
+    require_flag,
     require_labels,
     require_same_length,
 )
@@ -135,6 +136,7 @@ class CovarianceState(StreamingMetric[Moments]):
     def __init__(self, *, centered: bool = True, ddof: int = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         require_count(0, ddof=ddof)
+        require_flag(centered=centered)
         self.centered = centered
         self.ddof = ddof
 

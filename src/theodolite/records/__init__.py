@@ -1,6 +1,12 @@
 """Results on disk: strict JSON and npz files, without pickle and without torch."""
 
-from theodolite.records._disk import is_there, made_folder, replace_file, require_path
+from theodolite.records._disk import (
+    is_there,
+    made_folder,
+    replace_file,
+    require_class,
+    require_path,
+)
 from theodolite.records._estimates import CHANCE, NORMAL, Estimate, wilson
 from theodolite.records._files import (
     LARGEST_RECORD,
@@ -96,6 +102,7 @@ __all__ = [
     "plain",
     "probed_examples",
     "replace_file",
+    "require_class",
     "require_path",
     "require_transfer",
     "require_transfer_model",

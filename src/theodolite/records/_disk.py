@@ -4,8 +4,9 @@ import os
 import secrets
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,20 @@ def require_path(**values: Any) -> None:
             raise DtypeError(
                 f"{name}: expected a path as text or pathlib.Path, got {type(value).__name__}"
             )
+
+
+_CLASS_WORDS = {
+    bool: "True or False", int: "a whole number", Integral: "a whole number", float: "a number",
+    str: "text", list: "a list", Sequence: "a list", Mapping: "a mapping",
+}  # fmt: skip
+
+
+def require_class(kind: type, **values: Any) -> None:
+    """Check that each value is an object of the class; ``checks.require_kind`` needs torch."""
+    for name, value in values.items():
+        if not isinstance(value, kind):
+            wanted = _CLASS_WORDS.get(kind, kind.__name__)
+            raise DtypeError(f"{name}: expected {wanted}, got {type(value).__name__}")
 
 
 def replace_file(path: str | os.PathLike[str], data: bytes) -> Path:

@@ -287,7 +287,7 @@ def _named(group: Group, name: str, step: int | None) -> Figure | None:
         "label_power": "share of the labels on each direction",
     }
     heading = headings.get(name, name.replace("_", " "))
-    words = Words(f"{heading[0].upper()}{heading[1:]}")
+    words = Words(f"{heading[:1].upper()}{heading[1:]}")
     if name in FAMILIES:
         chart = _headline(group, name, FAMILIES[name].headline)
         return None if chart is None else chart.figure()

@@ -13,7 +13,15 @@ from typing import Any
 from theodolite.advice.captions import digest_words
 from theodolite.advice.choosing import RANKING_QUESTIONS, ranking_lead
 from theodolite.advice.reasons import noted
-from theodolite.records import Answer, Record, finite, plain, short_count
+from theodolite.records import (
+    Answer,
+    Record,
+    finite,
+    plain,
+    require_class,
+    require_path,
+    short_count,
+)
 from theodolite.report.pages import content_policy, render, short, style, write_page
 
 _TONES = ("representation", "gradient", "kernel", "covariance", "tangent")  # of the first models
@@ -32,6 +40,9 @@ def write_transfer(record: Record, path: str | os.PathLike[str], title: str = ""
     Returns:
         The path of the file.
     """
+    require_class(Record, record=record)
+    require_path(path=path)
+    require_class(str, title=title)
     contents = record.contents
     models = contents["models"]
     classes = models[0]["forecast"]["measure"] == "accuracy"

@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 from theodolite.advice.pairs import LayerPairs
 from theodolite.errors import RecordError, UnknownNameError
-from theodolite.records import Run, groups_of
+from theodolite.records import Run, groups_of, require_class
 from theodolite.report.pages import DARK, LIGHT, write_page
 
 _MOST_STEPS = 200
@@ -80,6 +81,9 @@ def plot(runs: Sequence[Run], name: str, *, step: int | None = None, theme: str 
     from theodolite.report._catalog import named_figure, plotly_figure
 
     _require_runs(runs)
+    require_class(str, name=name)
+    if step is not None:
+        require_class(Integral, step=step)
     palette = _palette(theme)
     group = groups_of(runs, _MOST_STEPS)[0]
     return plotly_figure(named_figure(group, name, step), step, palette)
@@ -110,7 +114,7 @@ def plot_pairs(
 
 
 def _palette(theme: str) -> Mapping[str, str]:
-    if theme not in _THEMES:
+    if not isinstance(theme, str) or theme not in _THEMES:
         raise UnknownNameError("theme", theme, _THEMES)
     return _THEMES[theme]
 

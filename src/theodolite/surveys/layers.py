@@ -186,9 +186,10 @@ def survey_layers(
         DomainError: If no layer has parameters.
         UnknownNameError: If a name does not exist.
     """
-    by_default = layers is None or layers == "*"
+    each = isinstance(layers, str) and layers == "*"
+    by_default = layers is None or each
     blocks = _blocks(model)
-    if layers is not None and layers != "*":
+    if layers is not None and not each:
         names = select_layers(model, layers)
     elif layers is None and len(_owners(model, matrices=True)) > most:
         outside = [name for name in _owners(model) if _enclosing(name, blocks) is None]

@@ -16,7 +16,7 @@ from torch import nn
 
 from theodolite._distributed import Processes
 from theodolite.advice.reasons import Reason, reason
-from theodolite.checks import require_count, size_in_bytes
+from theodolite.checks import require_count, require_flag, require_function, size_in_bytes
 from theodolite.engine import (
     Layers,
     Loss,
@@ -137,6 +137,7 @@ class Monitor:
         self._count = 0  # measurements that were due
         self._last: int | None = None
         self._earlier = EarlierResults(watching=True)
+        require_flag(overwrite=overwrite)
         self._processes = Processes.of(others.get("group", group_of(options)))
         with (
             self.budget.measuring(),
@@ -370,6 +371,7 @@ class Monitor:
 def schedule(every: Every) -> Callable[[int], bool]:
     """Whether a step is due."""
     if callable(every):
+        require_function(every=every)
         return lambda step: bool(every(step))
     if isinstance(every, str) and every == "log":
         return _is_logarithmic

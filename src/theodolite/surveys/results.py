@@ -2,9 +2,10 @@
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from warnings import warn
@@ -32,6 +33,7 @@ from theodolite.records import (
     is_there,
     latest_numbers,
     load_result,
+    require_class,
     require_path,
     require_transfer,
     save_run,
@@ -300,6 +302,7 @@ class History(OneRun):
         Raises:
             UnknownNameError: If nothing was measured at this step.
         """
+        require_class(Integral, step=step)
         for record in self.run.steps:
             if record.contents["step"] == step:
                 return Survey(record, writes=self.writes)
@@ -349,6 +352,7 @@ def digest_line(*records: Record) -> str:
 def saved(run: Run, folder: str | os.PathLike[str], *, overwrite: bool) -> Path:
     """Write a run. If the folder holds a run already, write beside it and warn."""
     require_path(folder=folder)
+    require_class(bool, overwrite=overwrite)
     place = save_run(run, folder, overwrite=overwrite).parent
     _warn_of_other_folder(place, folder)
     return place
@@ -361,6 +365,7 @@ def unused_folder(folder: str | os.PathLike[str], *, overwrite: bool = False) ->
         RecordError: If the path is a file.
     """
     require_path(folder=folder)
+    require_class(bool, overwrite=overwrite)
     if is_there(Path(folder)) and Path(folder).is_file():
         raise RecordError(f"{folder}: expected a folder, got a file; name another place")
     place = free_folder(folder, overwrite=overwrite)
@@ -473,6 +478,7 @@ class Comparison(Shown):
             DomainError: If a figure of pairs needs models, and results were compared.
             UnknownNameError: If nothing has this name, or there is no such theme.
         """
+        require_class(str, name=name)
         if name not in ("cka", "neighbours"):
             return super().plot(name, step=step, theme=theme)
         if self.pairs is None:
@@ -494,7 +500,8 @@ class Comparison(Shown):
 
 def _names_of(names: Sequence[str]) -> list[str]:
     """The names of results as a list; a single text is no list."""
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+    known = isinstance(names, Iterable) and not isinstance(names, str)
+    if not known or not all(isinstance(name, str) for name in names):
         raise DtypeError(f"names: expected a list of texts, one per result, got {names!r}")
     return list(names)
 

@@ -6,6 +6,7 @@ Separate labels and groups are joined in the same order.
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -177,6 +178,12 @@ def grouped_targets(
                     f"{groups!r}"
                 )
             listed = groups.tolist() if hasattr(groups, "tolist") else list(groups)
+        wrong = [entry for entry in listed if not isinstance(entry, (str, Real)) or entry != entry]
+        if wrong or len({isinstance(entry, str) for entry in listed}) > 1:
+            got = repr(wrong[0]) if wrong else "numbers and names"
+            raise DtypeError(
+                f"groups: expected a number or a name for each example, and one kind, got {got}"
+            )
         if len(listed) != count:
             raise ShapeError(
                 f"groups: expected one for each of {count} examples, got {len(listed)}; pass them "

@@ -6,9 +6,10 @@ and regressions with the exact tangent kernel leave out one example at a time, i
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 from warnings import warn
@@ -28,6 +29,7 @@ from theodolite.advice.choosing import (
 from theodolite.advice.reasons import Reason, error_kind, reason
 from theodolite.checks import (
     require_count,
+    require_flag,
     require_function,
     require_kind,
     require_positive,
@@ -151,8 +153,14 @@ class TransferOptions:
         require_count(1, batch_size=self.batch_size)
         if self.seconds is not None:
             require_positive(seconds=self.seconds)
-        counts = enumerate(self.labels or ())
-        require_positive(**{f"labels[{place}]": float(count) for place, count in counts})
+        require_flag(tangent=self.tangent)
+        require_kind(Integral, seed=self.seed)
+        require_kind(str, name=self.name)
+        require_kind((str, Mapping, type(None)), head=self.head)
+        if self.labels is not None:
+            require_kind(Iterable, labels=self.labels)
+        counts = enumerate([] if self.labels is None else self.labels)
+        require_positive(**{f"labels[{place}]": count for place, count in counts})
         require_pool(self.pool)
         object.__setattr__(self, "memory_limit", size_in_bytes(self.memory_limit))
 
@@ -238,6 +246,7 @@ def transfer(
     chosen = _chosen(options, keywords)
     _require_callables(prepare, progress)
     require_kind((RayResources, type(None)), ray=ray)
+    require_flag(overwrite=overwrite)
     if folder is not None:
         require_path(folder=folder)
     sources = named_sources(models)

@@ -286,6 +286,7 @@ def compare_misalignment_along(
         [maennel2020], Figure 2; floor and quotient are ours.
     """
     values, vectors = (double(part) for part in directions)
+    require_axes(2, weights=weights)
     require_dimension(len(vectors), weights=weights)
     require_finite(weights=weights)
     require_function(bases=bases)

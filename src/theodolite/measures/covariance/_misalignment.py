@@ -7,7 +7,7 @@ from jaxtyping import Float
 from scipy.special import gammaln
 from torch import Tensor
 
-from theodolite.checks import require_count
+from theodolite.checks import require_count, require_flag
 from theodolite.linalg import array_function
 from theodolite.measures.covariance.matrices import Eigenspaces, prepared, quadratic_forms
 
@@ -104,6 +104,7 @@ def misalignment_floor(
         [maennel2020], Figure 2, which starts at this floor; the formula is ours.
     """
     require_count(1, filters=filters, dimensions=dimensions)
+    require_flag(centered=centered)
     m, d = filters - 1 if centered else filters, dimensions
     if m <= d:
         return torch.tensor(torch.inf, dtype=torch.float64)

@@ -6,11 +6,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from theodolite.checks import require_choice, require_finite, require_labels, require_same_length
+from theodolite.checks import (
+    require_choice,
+    require_finite,
+    require_labels,
+    require_same_length,
+    require_tensors,
+)
 from theodolite.errors import ShapeError
 from theodolite.linalg import (
     SetSums,
     array_function,
+    checks_classes,
     contrast_from_sums,
     double,
     full_precision,
@@ -51,6 +58,7 @@ class VectorMoments:
     square_sums: Float[Tensor, " k"]
 
     @classmethod
+    @checks_classes
     def of(
         cls,
         vectors: Float[Tensor, "n *d"],
@@ -109,6 +117,7 @@ class VectorMoments:
 
 def flat_vectors(vectors: Tensor) -> Tensor:
     """One row per example; all axes after the first are flattened."""
+    require_tensors(vectors=vectors)
     if vectors.ndim < 2 or vectors.numel() == 0:
         raise ShapeError(
             "vectors: expected one non-empty vector per example, shape (n, d), "

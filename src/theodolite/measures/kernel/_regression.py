@@ -7,6 +7,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from theodolite.checks import (
+    require_axes,
     require_count,
     require_kind,
     require_same_length,
@@ -100,6 +101,7 @@ def mean_gram(grams: Sequence[Float[Tensor, "n n"]]) -> Float[Tensor, "n n"]:
     if len(grams) == 0:
         raise ShapeError("grams: expected at least one, got none")
     for place, gram in enumerate(grams):
+        require_axes(2, **{f"grams[{place}]": gram})
         require_symmetric(**{f"grams[{place}]": gram})
         require_same_shape(**{"grams[0]": grams[0], f"grams[{place}]": gram})
     return torch.stack([_unit(gram) for gram in grams]).mean(0)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from theodolite.checks import (
     require_axes,
+    require_between,
     require_finite,
     require_labels,
     require_nonempty,
@@ -321,10 +322,12 @@ class CenteredGrams:
     eps: tuple[float, ...]
 
     @classmethod
+    @checks_classes
     def of(
         cls, grams: Float[Tensor, "m n n"], eps: Sequence[float] | None = None
     ) -> "CenteredGrams":
         """Centre symmetric matrices; ``eps`` is that of their own dtype by default."""
+        require_axes(3, grams=grams)
         rounding = (eps_of(grams),) * len(grams) if eps is None else tuple(eps)
         raw = unit_peak(double(grams))
         centered = double_center(raw)
@@ -414,6 +417,7 @@ def cka_from_products(
     References:
         [kornblith2019], Eq. (3); [song2012], Eq. (5).
     """
+    require_between(0.0, 1.0, eps=eps)
     totals = products.totals(debiased=debiased)
     own, norms = totals.diagonal(), products.products.diagonal()
     valid = _resolved(own, norms, products.count, eps, debiased) & defined

@@ -5,11 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.linalg import matrix_norm
 
-from theodolite.checks import (
-    require_axes,
-    require_finite,
-    require_nonempty,
-)
+from theodolite.checks import require_axes, require_between, require_finite, require_nonempty
 from theodolite.errors import DomainError, ShapeError
 from theodolite.linalg import (
     array_function,
@@ -93,6 +89,7 @@ def peak_layer(
     References:
         [lou2022], Section 3.
     """
+    require_between(0.0, float("inf"), errors=errors)
     curve = require_curve(alignments)
     S = None if covariance is None else double(covariance)
     if S is not None and S.shape != (len(curve), len(curve)):
