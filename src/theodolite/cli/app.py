@@ -20,8 +20,8 @@ _EPILOG = (
 _GROUP = "theodolite.commands"  # entry points: name -> function that adds it to an application
 _PACKAGE = "theodolite-papers"
 _LABORATORY = {
-    "study": "Run and judge the experiments of the papers.",
-    "sweep": "Run a study for every combination of its settings, here or on Ray.",
+    "study": "Run and judge studies: experiments of five papers.",
+    "sweep": "Run a paper's experiment for all combinations of settings, here or on Ray.",
     "train": "Train a network from a TOML file.",
 }
 

@@ -94,7 +94,8 @@ def _print(story: "Story", folder: Path, seconds: float) -> None:
         f"{seconds:.0f} s\n",
         bold=True,
     )
-    typer.echo(f"{'network':<20}{'train':>8}{'test':>8}   verdict (on {test} held-out examples)")
+    verdict = f"verdict ({test} held-out examples; fit: accuracy above chance)"
+    typer.echo(f"{'network':<20}{'train':>8}{'test':>8}   {verdict}")
     for name, shares in story.accuracies.items():
         found = carry_over(
             *(
@@ -107,7 +108,11 @@ def _print(story: "Story", folder: Path, seconds: float) -> None:
             f"{_NAMES.get(name, f'{name}, true labels'):<20}{numbers}   {verdict_words(found)}"
         )
     for name in _SHOWN:
-        note = " (chance level in brackets)" if name == _SHOWN[0] else ""
+        note = (
+            " (chance level in brackets; report.html explains each column)"
+            if name == _SHOWN[0]
+            else ""
+        )
         typer.secho(f"\n{_NAMES[name]}, after training{note}", bold=True)
         history = story.histories[name]
         typer.echo("\n".join(layer_table(history.run.steps[-1])[0]))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from theodolite.cli.terminal import (
+    SCALES,
     CommandError,
     Files,
     fail_on,
@@ -64,7 +65,8 @@ def survey(  # one parameter per option is how typer reads a command
         bool,
         typer.Option(
             "--held-out",
-            help="Also measure the test split, which decides between learned and memorised.",
+            help="Also measure the test split: how much of the fit (accuracy above chance) "
+            "carries over to it.",
         ),
     ] = False,
     truth: Annotated[
@@ -73,15 +75,12 @@ def survey(  # one parameter per option is how typer reads a command
             metavar="FILE[:KEY]",
             help="True labels, if those of DATA are random or noisy: FILE.npy, FILE.npz "
             "(y_train or y_test), FILE.npz:KEY, or a KEY of DATA. "
-            "Adds a column cka_truth next to cka_target.",
+            "Adds a column: CKA to truth.",
         ),
     ] = None,
     scale: Annotated[
         str,
-        typer.Option(
-            help="Scaling of the inputs: auto (pixels to [0, 1]), none, unit_interval, symmetric, "
-            "pixels, images or unit_rows."
-        ),
+        typer.Option(help=SCALES),
     ] = "auto",
     flatten: Annotated[bool, typer.Option(help="Pass every example as one vector.")] = False,
     as_is: Annotated[
@@ -110,7 +109,7 @@ def survey(  # one parameter per option is how typer reads a command
         str | None,
         typer.Option(
             help="Position to use if the model has outputs at several positions: last, mean (of"
-            " all) or cls (the first)."
+            " all), cls (the first) or loss (the mean loss of the labels)."
         ),
     ] = None,
     examples: Annotated[
@@ -170,7 +169,8 @@ def survey(  # one parameter per option is how typer reads a command
 ) -> None:
     """Measure alignment inside a model and write the numbers and a report.
 
-    Prints the answers, then a table: one row per layer, chance levels in brackets.
+    Prints answers (did it learn or memorise, which layer predicts the labels best), then a table:
+    one row per layer, chance levels in brackets.
     """
     from theodolite import surveys
     from theodolite.cli.data import (
@@ -234,7 +234,7 @@ def survey(  # one parameter per option is how typer reads a command
     if not _is_first():
         return
     if json_:
-        print_json(run_document(result.run, files.document()))
+        print_json(run_document(shown.run, files.document()))
     else:
         typer.echo(f"{shown.summary()}\n\n{files.lines()}")
     files.print_problem()

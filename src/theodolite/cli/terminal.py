@@ -24,6 +24,11 @@ from theodolite.records import MEMORISED, Answer, Run, is_there
 INTERNAL, USER, CONDITION, INTERRUPTED = 1, 2, 3, 130
 CONDITIONS = ("memorising", "undecided")
 Show = Callable[[float, str], None]
+SCALES = (
+    "Scaling of the inputs: auto (unit_interval for pixels), none, unit_interval (pixels to "
+    "[0, 1]), symmetric (to [-1, 1]), pixels or images (unit variance, and zero mean at every "
+    "pixel or in every image) or unit_rows (examples of length 1)."
+)
 
 
 class CommandError(TheodoliteError, ValueError):

@@ -8,6 +8,7 @@ from warnings import catch_warnings, simplefilter
 import typer
 
 from theodolite.cli.terminal import (
+    SCALES,
     CommandError,
     Files,
     print_json,
@@ -64,10 +65,7 @@ def transfer(  # one parameter per option is how typer reads a command
     split: Annotated[str, typer.Option(help="train or test.")] = "train",
     scale: Annotated[
         str,
-        typer.Option(
-            help="Scaling of the inputs: auto (pixels to [0, 1]), none, unit_interval, symmetric, "
-            "pixels, images or unit_rows."
-        ),
+        typer.Option(help=SCALES),
     ] = "auto",
     flatten: Annotated[bool, typer.Option(help="Pass every example as one vector.")] = False,
     image_size: Annotated[

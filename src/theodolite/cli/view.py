@@ -28,7 +28,7 @@ def view(
         list[Path],
         typer.Argument(
             metavar="DIR",
-            help="Folders of saved surveys or histories, or a folder of such folders; several "
+            help="Folders of saved surveys or monitored runs, or a folder of such folders; several "
             "are compared. Or the folder of one ranking of models.",
             show_default=False,
         ),

@@ -12,14 +12,16 @@ __all__ = ["add_study", "add_sweep", "add_train"]
 
 def add_study(app: typer.Typer) -> None:
     """``theodolite study list | run | check | ledger | zoo``."""
-    zoo_help = "Train and measure the networks of the alignment zoo."
+    zoo_help = "Train and measure the alignment zoo, 602 small networks."
     study_app.add_typer(zoo_app, name="zoo", help=zoo_help)
-    app.add_typer(study_app, name="study", help="Run and judge the experiments of the papers.")
+    app.add_typer(
+        study_app, name="study", help="Run and judge studies: experiments of five papers."
+    )
 
 
 def add_sweep(app: typer.Typer) -> None:
     """``theodolite sweep STUDY``."""
-    short_help = "Run a study for every combination of its settings, here or on Ray."
+    short_help = "Run a paper's experiment for all combinations of settings, here or on Ray."
     app.command("sweep", short_help=short_help)(sweep)
 
 

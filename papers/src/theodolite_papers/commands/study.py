@@ -130,6 +130,7 @@ def gallery(
 
     It lists runs of studies, surveys and histories, also those in sub-folders.
     """
+    from theodolite.advice.reasons import count_of
     from theodolite.cli.terminal import open_page
     from theodolite_papers.ledger.gallery import find_exhibits, write_gallery
 
@@ -137,7 +138,7 @@ def gallery(
     page = write_gallery(exhibits, output or folder / "gallery.html")
     damaged = sum(bool(exhibit.damage) for exhibit in exhibits)
     note = f", {damaged} of them damaged" if damaged else ""
-    typer.echo(f"gallery of {len(exhibits)} records{note}: {page}")
+    typer.echo(f"gallery of {count_of(len(exhibits), 'record')}{note}: {page}")
     if browse:
         open_page(page)
 

@@ -70,10 +70,10 @@ def sweep(
     ] = None,
     json_: Json = False,
 ) -> None:
-    """Run a study for every combination of its settings. Runs with a record are skipped.
+    """Run a study (an experiment of a paper) for every combination of its settings.
 
-    The sweep runs on this machine, or on a Ray cluster if you pass its address. After an
-    interruption, the same command resumes it.
+    The sweep runs on this machine, or on a Ray cluster if you pass its address. Runs with a record
+    are skipped, so the same command resumes an interrupted sweep.
     """
     from theodolite.cli.data import resolve_device
     from theodolite.cli.terminal import progress_bar
