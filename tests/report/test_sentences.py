@@ -176,8 +176,8 @@ def test_numbers_of_the_whole_model_come_with_their_meaning():
     value = group.runs[0].last.value("tangent", "equilibrium_layer", None)
     ((_, numbers),) = whole_numbers(group, "tangent")
     told = {name: (number, meaning) for name, number, _, meaning in numbers}
-    assert told["balance"][0] == shown(value)
-    assert "counted from the input" in told["balance"][1]
+    assert told["predicted peak"][0] == shown(value)
+    assert "counted from 1" in told["predicted peak"][1]
     for family in ("tangent", "gradient"):
         assert all(meaning for _, _, _, meaning in whole_numbers(group, family)[0][1])
 

@@ -432,9 +432,9 @@ def ends_sentence(lines: Iterable[tuple[str, Sequence[tuple[str, str]]]]) -> str
     return "; ".join(parts) + "."
 
 
-def chart_sentence(title: str, layers: int, text: str) -> str:
+def chart_sentence(title: str, text: str) -> str:
     """A chart over layers in words."""
-    return f"{title} over {layers} layers. {text}"
+    return f"{title}, layer by layer. {text}"
 
 
 def with_chance(meaning: str, measure: str, chance: float) -> str:

@@ -43,8 +43,8 @@ _IMAGES = ("patch_eigenvectors", "filter_eigenvectors")
 
 _DEPTH = " Faint lines are near the input, strong ones near the output."
 _OMEGA = (
-    "Ω is 1 if all vectors are equal and 0 if they are unrelated. The difference between the two"
-    " lines is due to the classes."
+    "Ω is 1 if all vectors are equal and 0 if they are unrelated. The gap between the line and the"
+    " circles is due to the classes."
 )
 
 
@@ -169,7 +169,8 @@ def _kernel(group: Group) -> Iterable[Figure | Chart | None]:
     words = Words(
         "Number of directions of the features, and number that the labels need",
         "Participation ratio: the effective number of directions of the features. Components for"
-        " 95 %: the number of principal components that explain 95 % of the labels.",
+        " 95 %: the number of principal components that explain 95 % of the labels. A gap: all"
+        " components together explain less.",
     )
     ratio = Line("participation_ratio", "participation ratio")
     modes = Line("modes_to_reach", "components for 95 %")

@@ -42,7 +42,7 @@ class Curve:
         marks: markers instead of a line.
         top_only: keep the first points instead of some of all.
         smallest: share of the largest number below which a logarithmic axis leaves points out.
-        chance: whether the record has the curve for random labels.
+        chance: whether the record has the curve for permuted labels.
     """
 
     family: str
@@ -172,7 +172,7 @@ def _runs_of(group: Group, curve: Curve, layer: str) -> tuple[Series, ...]:
             continue
         color = tone(group, curve.family, order)
         if curve.chance:
-            look = _line(f"random labels, {run.name}", LIGHT["muted"], 1.0, "dot")
+            look = _line(f"permuted labels, {run.name}", LIGHT["muted"], 1.0, "dot")
             series.append(Series(look, _at_steps(run, curve, layer, "chance")))
         look = _line(run.name, color, 2.0)
         if curve.marks:

@@ -313,7 +313,7 @@ class Chart:
             self._trace(i, trace, limits, titles) for i, trace in enumerate(state["traces"])
         )
         text = self.finding(steps[-1]) or self._ends(steps[-1])
-        label = html.escape(chart_sentence(self.words.title, count, text))
+        label = html.escape(chart_sentence(self.words.title, text))
         frame = html.escape(json.dumps(page_numbers(limits)))
         return (
             f'<svg class="depth" role="img" aria-label="{label}" height="{self.height:g}" '

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from plotly import graph_objects as go
 
-from theodolite.advice.captions import sketch_sentence
+from theodolite.advice.captions import layer_words, sketch_sentence
 from theodolite.advice.pairs import LayerPairs, LayerSimilarity
 from theodolite.records import FAMILIES, Group, Moment, RunView, finite, plain, shown, spaced
 from theodolite.report._figures import (
@@ -389,7 +389,7 @@ def eigenvector_figure(group: Group) -> Figure | None:
     return Figure(
         "covariance-eigenvectors",
         Words(
-            f"Eigenvectors of {data} and of {weights}, {plain(layer)}",
+            f"Eigenvectors of {data} and of {weights}, {layer_words(layer)}",
             "Upper row of each pair: principal directions of the layer's inputs, strongest first."
             f" Lower row: those of its {weights}. The layer is aligned if both pictures of a pair"
             f" are equal up to sign.{guess}",

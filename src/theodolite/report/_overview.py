@@ -20,9 +20,8 @@ from theodolite.report._depth import Chart, headlines, is_shortcut
 _WHOLE = {
     "peak_layer": ("peak layer", "the layer with the highest tangent alignment, counted from 1"),
     "equilibrium_layer": (
-        "balance",
-        "layer, counted from the input, at which forward and backward information are equal"
-        " according to theory (lou2022)",
+        "predicted peak",
+        "the layer, counted from 1, that theory predicts for the peak (Lou et al. 2022)",
     ),
     "omega": (
         "Ω, all parameters",
@@ -42,7 +41,9 @@ _WHOLE = {
     ),
     "accuracy": ("accuracy", "share of these examples that the network predicts correctly"),
     "held_out_accuracy": (
-        "held-out accuracy", "share of held-out examples that the network predicts correctly"
+        "held-out accuracy",
+        "share of held-out examples that the network predicts correctly; a fit is"
+        " (accuracy − chance) / (1 − chance)",
     ),
     "balanced_accuracy": ("balanced accuracy", "mean of the accuracies of the classes"),
     "held_out_balanced_accuracy": (

@@ -65,6 +65,7 @@ _FACTS = {
     "routes": "how each family was computed",
     "null": "chance level",
 }
+_INTERNAL = ("checked", "contractions")  # facts of the record that no page explains
 _MOST_STEPS = 60
 _MOST_LAST = 4  # values printed at the end of a chart
 _MOST_NUMBERS = 3000  # layers times steps that a page carries of each measure
@@ -497,7 +498,7 @@ def _fact(value: Any) -> str:
         entries = (
             f"{_FACTS.get(key, key)} {_fact(entry)}"
             for key, entry in value.items()
-            if entry is not None
+            if entry is not None and key not in _INTERNAL
         )
         return "; ".join(entries).replace("_", " ")
     if isinstance(value, list | tuple):

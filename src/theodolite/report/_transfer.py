@@ -254,7 +254,10 @@ def _profile(index: int, model: Mapping[str, Any], classes: bool) -> dict[str, A
 def _facts(contents: Mapping[str, Any]) -> list[tuple[str, str]]:
     shown = {**contents["data"], **contents["config"], **contents.get("versions", {})}
     return [
-        (plain(key.replace("_", " ")), plain(str(value)))
+        (
+            plain(key.replace("_", " ")),
+            plain(f"{value:.3g}" if isinstance(value, float) else str(value)),
+        )
         for key, value in shown.items()
         if value is not None
     ]
