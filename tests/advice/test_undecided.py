@@ -47,7 +47,7 @@ def test_an_undecided_verdict_gives_its_reason(finding, reason):
 def test_a_chance_level_within_its_spread_is_0():
     last = LastLayer("kernel", "fc", 0.42, -0.0051, 27.0, trained_on=False)
     assert "is 0.42 (chance 0)" in worded(last).text
-    assert worded(last).evidence == "27 standard deviations above chance (random labels)"
+    assert worded(last).evidence == "27 standard deviations above chance (permuted labels)"
     low = replace(last, value=-0.6, chance=-0.3, deviations=-9.0)
     assert "is −0.6 (chance −0.3)" in worded(low).text
     assert "9 standard deviations below chance" in worded(low).evidence

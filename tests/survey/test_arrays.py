@@ -48,7 +48,9 @@ def test_what_needs_a_model_says_that_there_was_none(both):
     assert told["omega_contrast"] == f"not measured: {NO_MODEL}"
     assert told["cka_input"] == f"not measured: {NO_MODEL}"
     lines = [line for line in both[1].summary().splitlines() if NO_MODEL in line]
-    assert lines == [f"covariance, tangent, cka_input and omega_contrast: not measured, {NO_MODEL}"]
+    assert lines == [
+        f"covariance, tangent, CKA to the input and gradient contrast: not measured, {NO_MODEL}"
+    ]
     assert {row["measure"] for row in found["rows"]}.isdisjoint({"omega", "loss", "cka_input"})
     assert {row["read_at"] for row in found["rows"]} == {"as given"}
     assert found["data"]["input_shape"] is None

@@ -88,10 +88,10 @@ def test_families_that_do_not_run_do_not_count(monkeypatch):
     shown.within(0.5)
     shown.begin("tangent", "a")
     assert [text for _, text in told] == [
-        "kernel a",
+        "kernel, a",
         "tangent (12 s left)",
         "tangent (6 s left)",
-        "tangent a (4 s left)",
+        "tangent, a (4 s left)",
     ]
     assert [done for done, _ in told] == pytest.approx([0.0, 1 / 7, 2 / 7, 3 / 7])
 

@@ -136,9 +136,14 @@ def _carried_gain(rows: Rows, data: Mapping[str, Any]) -> CarryOver | None:
     return CarryOver(None, None, value, value - half, value + half, losses=losses)
 
 
-def _measured(row: Row) -> Measured:
+def _measured(row: Row, data: Mapping[str, Any]) -> Measured:
     return Measured(row["measure"].removeprefix("held_out_"), row["value"], row["null_mean"],
-                    row["n"], row["error"] or 0.0)  # fmt: skip
+                    row["n"], row["error"] or 0.0, _noun(data))  # fmt: skip
+
+
+def _noun(data: Mapping[str, Any]) -> str:
+    """What probes and accuracies count."""
+    return "positions" if data.get("unit") == "token" else "examples"
 
 
 def _raw_input(contents: Mapping[str, Any]) -> str | None:
@@ -162,14 +167,14 @@ def _fit(
     own = next((row for row in known if row is not None), None)
     if own is None or not isfinite(own["value"]) or not own["null_mean"] < 1:
         return None
-    train = _measured(own)
+    train = _measured(own, data)
     if data.get("split") not in _TRAINED_ON:
         drawn = data.get("num_classes") if data.get("unit") == "token" else None
         return HeldOutFit(train, drawn)
     other = rows.get((None, f"held_out_{own['measure']}"))
     if other is not None and isfinite(other["value"]) and other["null_mean"] < 1:
         shift, left_out = _shift(rows), _left_out(data)
-        return carry_over(train, _measured(other), shift=shift, left_out=left_out)
+        return carry_over(train, _measured(other, data), shift=shift, left_out=left_out)
     repeated, left_out = _repeated(data), _left_out(data)
     right = rows.get((None, "accuracy"))
     if right is None:
@@ -316,6 +321,7 @@ def _probes(
         has_held_out=any(name.startswith("held_out_") for _, name in rows),
         above_chance=beyond_best(row["value"], chance, row["null_sd"] or row["error"] or 0.0),
         repeated=0.0 if held_out else _repeated(data),
+        noun=_noun(data),
     )
 
 

@@ -43,6 +43,7 @@ class Measured:
         chance: value of always predicting the most frequent answer, below 1.
         n: number of examples or positions.
         error: standard error; accuracies have Wilson's interval instead.
+        noun: "examples" or "positions".
     """
 
     measure: str
@@ -50,6 +51,7 @@ class Measured:
     chance: float
     n: int
     error: float = 0.0
+    noun: str = "examples"
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -314,6 +316,7 @@ class LayerProbes:
         above_chance: whether the best layer is above chance.
         has_held_out: whether held-out examples were given.
         repeated: share of the examples whose inputs occur more than once among them.
+        noun: "examples" or "positions".
     """
 
     measure: str
@@ -335,6 +338,7 @@ class LayerProbes:
     above_chance: bool = True
     has_held_out: bool = False
     repeated: float = 0.0
+    noun: str = "examples"
 
     @property
     def first(self) -> str:

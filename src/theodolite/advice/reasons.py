@@ -15,7 +15,7 @@ from theodolite.errors import (
     ProcessError,
     TheodoliteError,
 )
-from theodolite.records import FAMILIES, Note, listed, plain
+from theodolite.records import FAMILIES, MEASURES, Note, listed, plain
 
 _WORDS: Mapping[Note, str] = {
     # the data
@@ -146,7 +146,7 @@ _ERRORS: Sequence[tuple[type[Exception], Note]] = (
     (TheodoliteError, Note.REFUSED),
 )
 
-_HEADINGS = {family.headline: family.heading for family in FAMILIES.values()}
+_HEADINGS = {family.headline: family.heading for family in FAMILIES.values()} | dict(MEASURES)
 _NAMES = {"models", "probes", "kernel", "largest"}  # facts that name models
 TOO_FEW_FILTERS = _SHARED[Note.FEW_FILTERS]
 
@@ -194,7 +194,11 @@ def _in_words(key: str, fact: Any) -> Any:
     if isinstance(fact, list):
         return listed(map(named, fact) if key in _NAMES else fact, most=4)
     if isinstance(fact, Mapping):  # families that used fewer examples
-        return ", ".join(f"{few:,} of {all_:,} examples for {k}" for k, (few, all_) in fact.items())
+        counts = (
+            f"{few:,} of {all_:,} {' '.join(noun) or 'examples'} for {k}"
+            for k, (few, all_, *noun) in fact.items()
+        )
+        return ", ".join(counts)
     return named(fact) if key in _NAMES and isinstance(fact, str) else fact
 
 

@@ -22,7 +22,7 @@ from theodolite.advice.findings import (
     Unlabelled,
     Verdict,
 )
-from theodolite.advice.inputs import CALIBRATED, InputFinding
+from theodolite.advice.inputs import CALIBRATED, FitEvidence, InputFinding
 from theodolite.errors import DtypeError
 from theodolite.records import FAMILIES, Answer, Certainty, listed, require_class, shown
 
@@ -184,7 +184,8 @@ def _carry_over(finding: CarryOver, interface: Interface) -> Answer:
     verdict = finding.verdict
     evidence = _both(finding)
     if not isfinite(finding.share):
-        text = "Undecided: the network fits too few of its training examples."
+        noun = "examples" if finding.train is None else finding.train.noun
+        text = f"Undecided: the network fits too few of its training {noun}."
         advice = _TRAIN
         if finding.losses:
             text = "Undecided: training has not clearly lowered the loss on its sequences yet."
@@ -255,8 +256,8 @@ def _both(finding: CarryOver) -> str:
     assert held_out is not None
     chance = "" if _chance(train) == _chance(held_out) else _chance(train)
     return (
-        f"{_value(train)} on {train.n:,} training{' examples' * bool(chance)}{chance} and "
-        f"{_value(held_out, short=True)} on {held_out.n:,} held-out examples{_chance(held_out)}"
+        f"{_value(train)} on {train.n:,} training{f' {train.noun}' * bool(chance)}{chance} and "
+        f"{_value(held_out, short=True)} on {held_out.n:,} held-out {train.noun}{_chance(held_out)}"
     )
 
 
@@ -281,22 +282,22 @@ def _chance(measured: Measured) -> str:
 def _fit_on_training(finding: FitOnTraining, interface: Interface) -> Answer:
     """For example "Learning: 98 % of this fit is predictable from other examples' inputs. ..."."""
     train, seen = finding.train, finding.evidence
-    fits = f"{_value(train)} on the {train.n:,} examples given{_chance(train)}"
+    fits = f"{_value(train)} on the {train.n:,} {train.noun} given{_chance(train)}"
     undecided: Certainty = "undecided"
     if finding.little:
         what = (
             "explains too little of its targets"
             if train.measure == "r2"
-            else "fits too few examples"
+            else f"fits too few {train.noun}"
         )
         text = f"Undecided: the network {what}: {_value(train)}{_chance(train)}."
-        evidence = f"measured on {train.n:,} examples"
+        evidence = f"measured on {train.n:,} {train.noun}"
         return Answer("task", text, undecided, evidence, _TRAIN, "undecided", _PROBES)
     if finding.inputs in (InputFinding.PREDICT, InputFinding.FIRST_LAYER_PREDICTS):
         assert seen is not None
         if finding.inputs is InputFinding.PREDICT:
             share, where = seen.share(seen.inputs), "other examples' inputs"
-            evidence = f"leave-one-out accuracy on raw inputs: {percent(seen.inputs)}"
+            evidence = _raw_accuracy(seen)
         else:
             first = seen.first_layer_neighbours
             share, where = seen.share(first), "neighbours in the first layer"
@@ -330,15 +331,22 @@ def _fit_on_training(finding: FitOnTraining, interface: Interface) -> Answer:
             "copies of other examples, or of classes without training examples."
         )
         advice = f"Pass {interface.given} examples that are not among the training examples."
-    evidence = f"measured on {train.n:,} examples that it may have been trained on{_chance(train)}"
+    evidence = f"measured on {train.n:,} {train.noun} that it may have been trained on"
+    evidence += _chance(train)
     if seen is not None and isfinite(seen.inputs):
-        evidence += f"; leave-one-out accuracy on raw inputs: {percent(seen.inputs)}"
+        evidence += f"; {_raw_accuracy(seen)}"
     if finding.repeated > REPEATED:
         evidence += f"; {percent(finding.repeated)} of the examples are copies of each other"
     if finding.input_r2 is not None and isfinite(finding.input_r2):
         number = _r2(finding.input_r2)
         evidence += f"; leave-one-out R² of a linear model on raw inputs: {number}"
     return Answer("task", text, undecided, evidence, advice, "undecided", _PROBES)
+
+
+def _raw_accuracy(seen: FitEvidence) -> str:
+    """The better of two accuracies on the raw inputs, and whose it is."""
+    whose = "nearest neighbours" if seen.input_neighbours >= seen.input_probe else "a linear probe"
+    return f"leave-one-out accuracy of {whose} on raw inputs: {percent(seen.inputs)}"
 
 
 def _why_undecided(finding: FitOnTraining) -> str:
@@ -505,10 +513,10 @@ def _layer_ground(finding: LayerProbes, interface: Interface) -> tuple[Certainty
     if finding.judged_on == "held-out":
         where = (
             f"fitted on {finding.fitted_on:,} training and judged on {finding.n:,} held-out"
-            " examples"
+            f" {finding.noun}"
         )
     else:
-        where = f"{finding.n:,} examples, each left out in turn"
+        where = f"{finding.n:,} {finding.noun}, each left out in turn"
     pairs = "" if finding.paired else "; differences are not paired by example"
     evidence = f"{where}; {of_best}{pairs}"
     advice = ""
@@ -538,7 +546,7 @@ def _layer_ground(finding: LayerProbes, interface: Interface) -> tuple[Certainty
 
 
 def _groups(finding: GroupContrast) -> Answer:
-    """For example "The groups (a and b) disagree most in fc1: the contrast of gradients is ..."."""
+    """For example "The groups (a and b) disagree most in fc1: the gradient contrast is ..."."""
     names, layer = listed(map(str, finding.groups), most=5), layer_name(finding.layer)
     figures = ("gradient-omega-contrast", "gradient-in-class-omega")
     evidence = (
@@ -547,7 +555,7 @@ def _groups(finding: GroupContrast) -> Answer:
     )
     if finding.chance is None and finding.value > 0:
         text = (
-            f"Undecided whether the groups ({names}) disagree: the contrast of gradients is "
+            f"Undecided whether the groups ({names}) disagree: the gradient contrast is "
             f"highest in {layer}, {_number(finding.value)} (no chance level)."
         )
         advice = "Measure with `th.survey(..., groups=)`, which adds a chance level."
@@ -562,7 +570,7 @@ def _groups(finding: GroupContrast) -> Answer:
     assert finding.chance is not None
     mean, spread = finding.chance
     text = (
-        f"The groups ({names}) disagree most in {layer}: the contrast of gradients is "
+        f"The groups ({names}) disagree most in {layer}: the gradient contrast is "
         f"{_number(finding.value)} (permuted groups {_number(mean)} ± {spread:.1g})."
     )
     evidence = f"{finding.beyond} of {finding.layers} layers beyond chance; {evidence}"

@@ -7,6 +7,7 @@ from typing import Any
 from theodolite.advice.reasons import count_of, in_layers, noted, notes_in, shared_words
 from theodolite.records import (
     FAMILIES,
+    MEASURES,
     Answer,
     Note,
     Record,
@@ -43,7 +44,7 @@ def summary_text(
     warnings = []
     for entry in contents["warnings"]:
         if entry.get("reason") in reasons:
-            reasons[entry["reason"]].append(entry["measure"])
+            reasons[entry["reason"]].append(MEASURES.get(entry["measure"], entry["measure"]))
         else:
             warnings.append(entry)
     lines += [f"{listed(families)}: not measured, {why}" for why, families in reasons.items()]
@@ -108,9 +109,9 @@ def measured_text(family: str, rows: Sequence[Mapping[str, Any]]) -> str | None:
     values = [row["value"] for row in known if row["measure"] == name]
     if not values:
         return None
-    words = FAMILIES[family].heading if name == headline else name
+    words = FAMILIES[family].heading if name == headline else MEASURES.get(name, name)
     span = f"{min(values):.3g} to {max(values):.3g} in {count_of(len(values), 'layer')}"
-    return f"{family}: {words} {span} (n = {known[0]['n']})"
+    return f"{family}: {words} {span}"
 
 
 def ranking_text(contents: Mapping[str, Any], answers: Sequence[Answer]) -> str:
@@ -122,7 +123,7 @@ def ranking_text(contents: Mapping[str, Any], answers: Sequence[Answer]) -> str:
     if data["num_classes"]:
         title += f" of {data['num_classes']} classes, chance {100 * data['chance']:.0f} %"
     shown = _per_cent if measure == "accuracy" else _number
-    heads = ["", "model", "error", "forecast", "95 % interval", "linear probe"]
+    heads = ["", "model", "error", "forecast", "95 % interval", "last-layer probe"]
     table = [[*heads, "best layer", "parameters", "seconds"]]
     for place, model in enumerate(models, 1):
         forecast = model["forecast"]

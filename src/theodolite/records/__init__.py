@@ -48,6 +48,7 @@ from theodolite.records._views import (
 from theodolite.records._words import (
     CERTAINTIES,
     FAMILIES,
+    MEASURES,
     MEMORISED,
     PROBES,
     Answer,
@@ -67,6 +68,7 @@ __all__ = [
     "CHANCE",
     "FAMILIES",
     "LARGEST_RECORD",
+    "MEASURES",
     "MEMORISED",
     "NORMAL",
     "PROBES",

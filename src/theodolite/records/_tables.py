@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from theodolite.records._estimates import CHANCE, Estimate
 from theodolite.records._files import Record
 from theodolite.records._runs import Run
-from theodolite.records._words import FAMILIES, PROBES
+from theodolite.records._words import FAMILIES, MEASURES, PROBES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,6 +114,8 @@ def _headlines(contents: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     measured = {row["measure"] for row in contents["rows"]}
     probes = {name: (family.heading, family.key) for name, family in PROBES.items()}
     headlines = {family.headline: (family.heading, family.key) for family in FAMILIES.values()}
+    if FAMILIES["kernel"].headline not in measured:  # data without labels
+        headlines["cka_input"] = (MEASURES["cka_input"], "kernel")
     return {name: head for name, head in (probes | headlines).items() if name in measured}
 
 

@@ -29,7 +29,7 @@ class Family:
     heading: str
     question: str
     reading: str
-    chance: str = "random labels"
+    chance: str = "permuted labels"
     lower_is_aligned: bool = False
 
     @property
@@ -114,6 +114,14 @@ PROBES: Mapping[str, Family] = {
             chance="always predicting the mean",
         ),
     )
+}
+
+
+# Other measures that sentences name.
+MEASURES: Mapping[str, str] = {
+    "cka_input": "CKA to the input",
+    "cka_truth": "CKA to truth",
+    "omega_contrast": "gradient contrast",
 }
 
 

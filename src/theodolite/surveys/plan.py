@@ -103,7 +103,7 @@ class SurveyPlan:
             raise MemoryLimitError(
                 f"memory_limit: expected at least {math.ceil((probe_bytes + 2 * single) / USED):,}"
                 f" bytes ({probe_bytes:,} for the probe set, {2 * single:,} for passes of one"
-                f" example), got {limit:,}; choose fewer examples (sizes=) or layers"
+                f" example, the rest in reserve), got {limit:,}; choose fewer examples or layers"
             )
         sizes, notes = dict(options.sizes), {}
         plan = replace(self, sizes=sizes)

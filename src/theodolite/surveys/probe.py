@@ -579,9 +579,10 @@ def fit_inputs(model: nn.Module, probe: Probe, options: SurveyOptions) -> Fit:
             else:  # the model sees all tokens, so there is nothing to predict
                 task = None
     if task is None and options.unit is not None:
+        unlabelled = probe.targets.task is Task.UNLABELED
         raise DomainError(
             f"unit: expected a label for every position of the outputs for unit={options.unit!r}, "
-            "got other targets; leave unit= out"
+            f"got {'no' if unlabelled else 'other'} targets; leave unit= out"
         )
     if task is None and options.loss is None:
         probe.targets.require_classes(outputs)

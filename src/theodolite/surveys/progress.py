@@ -17,6 +17,7 @@ from typing import Literal, TextIO
 import torch
 from torch import nn
 
+from theodolite.advice.sentences import layer_name
 from theodolite.engine import Batch, model_device
 from theodolite.errors import DomainError
 
@@ -204,8 +205,8 @@ class Progress:
         total = sum(whole.values())
         fraction = min(1.0, (before + done) / total) if total else 1.0
         left = time_left(fraction, perf_counter() - self._start)
-        words = (self._stage, self._layer, left)
-        self._show(fraction, " ".join(word for word in words if word))
+        where = f", {layer_name(self._layer)}" if self._layer else ""
+        self._show(fraction, f"{self._stage}{where} {left}".rstrip())
 
     def result(self, text: str) -> None:
         """Report a result of a stage."""

@@ -188,7 +188,9 @@ class Schedule:
         """The cuts of the time limit, with the argument that lifts it."""
         if not self._cut:
             return None
-        parts = {family: list(numbers) for family, numbers in self._cut.items()}
+        task = self._context.task
+        rows = FEATURE_READERS[:2] if task is not None and task.unit == "token" else ()
+        parts = {f: [*counts, *["positions"] * (f in rows)] for f, counts in self._cut.items()}
         return reason(Note.CUT, parts=parts, limit=self._context.options.seconds)
 
 
