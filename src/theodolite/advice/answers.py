@@ -43,7 +43,7 @@ def answers_of(
 
     Args:
         contents: contents of a survey record: rows, layers, data and probes.
-        arrays: arrays of the same record; scores of the linear probes are compared in pairs.
+        arrays: arrays of the same record, with the scores of the linear probes for each example.
         interface: whose arguments the advice names.
 
     Returns:

@@ -95,11 +95,13 @@ class CarryOver:
     Args:
         train: measured on training examples with their training labels; None for a loss.
         held_out: measured on held-out examples; None for a loss.
-        share: share of the fit that carries over; nan if the fit is too small.
+        share: fit (:attr:`Measured.fit`) on held-out examples, divided by that on training
+            examples; nan if the latter is too small.
         low: lower end of its 95 % interval.
         high: upper end of its 95 % interval.
         losses: training and held-out loss with their numbers of sequences. ``share`` is then the
-            part of the fall of the training loss that carries over, since the first measurement.
+            fall of the held-out loss since the first measurement, divided by that of the training
+            loss.
         shift: accuracy of a linear probe that separates held-out from training inputs; None if it
             is at chance (one half).
         left_out: number of held-out examples that are not used: copies, or of new classes.

@@ -34,7 +34,7 @@ _MOST_NAMES = 3
 
 
 class Interface(StrEnum):
-    """Where a reader types what an advice names."""
+    """Where the user types the arguments that an advice names."""
 
     PYTHON = "python"
     COMMAND = "command"
@@ -46,7 +46,7 @@ class Interface(StrEnum):
 
     @property
     def given(self) -> str:
-        """Held-out examples that were given: before "examples"."""
+        """The adjective for held-out examples that were given."""
         return "`held_out=`" if self is Interface.PYTHON else "test"
 
 
@@ -61,7 +61,7 @@ def worded(finding: Any, interface: Interface = Interface.PYTHON) -> Answer:
         The answer with text, certainty, evidence and advice.
 
     Raises:
-        DtypeError: If it is no such finding.
+        DtypeError: If it is no such finding, or no interface.
 
     Examples:
         >>> from theodolite.advice.findings import Measured, carry_over

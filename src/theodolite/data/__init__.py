@@ -1,4 +1,4 @@
-"""Data in memory and from files, for the command line, the demo and the laboratory."""
+"""Data sets in memory and from files, and scalings of their inputs."""
 
 from theodolite.data.dataset import Dataset, digits, disjoint_rows, random_labels
 from theodolite.data.files import (

@@ -46,7 +46,8 @@ class Dataset:
 
     Raises:
         ShapeError: If splits are empty, or rows or shapes do not match.
-        DomainError: If labels are negative, 100,000 or more, or more than the class names.
+        DomainError: If a label is negative, 100,000 or more, or has no class name.
+        DtypeError: If an argument has a wrong class.
 
     Examples:
         >>> x, y = torch.arange(6.0).reshape(3, 2), torch.tensor([0, 1, 1])

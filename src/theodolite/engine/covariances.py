@@ -282,7 +282,8 @@ def patch_covariance(
     .. math:: \Sigma_x = \tfrac{1}{n} \sum_{i,t} (p_{it} - \mu)(p_{it} - \mu)^\top,
               \qquad \mu \in \mathbb R^d,\; d = C k_h k_w
 
-    One mean vector is removed, not one number per channel. Without padding only full patches count.
+    Here :math:`p_{it}` is patch t of image i, one of :math:`n`. One mean vector is removed, not one
+    number per channel. Without padding only full patches count.
     With padding the patches are those that a padded layer receives. Batches are streamed: memory
     does not grow with the number of images.
 

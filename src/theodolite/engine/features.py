@@ -467,8 +467,8 @@ def feature_chunks(
         data: Anything that :func:`theodolite.engine.batches.iterate_batches` accepts.
         layers: Names, patterns or a predicate; ``"*"`` takes layers with parameters of their own
             that give one row per example.
-        pool: How an output becomes a vector: ``"flatten"``, ``"mean"``, ``"max"``, ``"cls"``,
-            ``"last"`` or a function of the output; padded tokens never count.
+        pool: How an output becomes a vector: ``"flatten"``, ``"grid"``, ``"mean"``, ``"max"``,
+            ``"cls"``, ``"last"`` or a function of the output, see :func:`pooled`.
         read: ``"next"`` reads the input of the next layer, after the normalisation and activation
             that follow; ``"raw"`` reads the layer's own output.
         batch_size: Split batches into parts of at most this many examples; None keeps them.

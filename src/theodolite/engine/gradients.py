@@ -392,7 +392,7 @@ def gradient_alignment(
 
 
 def alignment_of_sums(sums: LayerSums, zero: str = "nan") -> LayerGradientAlignment:
-    """The numbers that follow from the sums of one or several layers."""
+    """Alignment, contrast and norms from the sums of one or several layers."""
     alignments, overall = sums.sets.alignment(zero), sums.overall
     classes, omega = alignments[..., :-1], alignments[..., -1]
     in_class = mean_over_classes(classes)

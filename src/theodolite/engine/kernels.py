@@ -564,6 +564,8 @@ def forward_kernel(
 
     .. math:: \mathrm{Fwd}_l(x, x') = \frac{a_{l-1}(x) \cdot a_{l-1}(x')}{N_{l-1}}
 
+    Here :math:`a_{l-1}(x)` are the :math:`N_{l-1}` inputs of the layer.
+
     Args:
         model: Any module, in evaluation mode.
         inputs: Inputs, as for :func:`tangent_kernels`.
@@ -605,6 +607,8 @@ def backward_kernel(
 
     .. math:: \mathrm{Bwd}_l[(x, i), (x', j)] =
               \frac{\delta_l^i(x) \cdot \delta_l^j(x')}{N_l}
+
+    Here :math:`\delta_l^i(x)` is the gradient of output i by the :math:`N_l` outputs of the layer.
 
     Args:
         model: Any module, in evaluation mode.

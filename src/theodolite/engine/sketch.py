@@ -160,7 +160,9 @@ def tangent_alignments(
     .. math:: A_l = \frac{\|\Psi_l \tilde Y\|^2}{\|C K_l C\|_F\, \|\tilde Y\|^2},
               \qquad \tilde Y = C Y
 
-    The numerator takes one backward pass for all layers. The norm is added up over blocks of the
+    The columns of :math:`\Psi_l` are the gradients of all outputs of all examples,
+    :math:`K_l = \Psi_l^\top \Psi_l`, and C subtracts the mean over all outputs of all examples. The
+    numerator takes one backward pass for all layers. The norm is added up over blocks of the
     kernel, in float64, so that memory does not grow with the square of the number of examples. Or
     it is estimated from random vectors, which all layers share. If memory allows, groups of
     examples get their own vectors. Each example then takes part in fewer than ``sketch_vectors``

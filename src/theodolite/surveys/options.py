@@ -90,8 +90,8 @@ class SurveyOptions:
             up to ``sketch_vectors`` outputs), because a kernel takes one pass for each output.
         sketch_vectors: number of random vectors of a sketch. With few vectors its numbers are noisy
             and often too high.
-        details: True adds covariances of all layers (not only the first), gradients of unit length,
-            and heat maps of forward and backward kernels.
+        details: True adds covariances of all layers (not only the first), stiffness (the mean
+            cosine of gradients), and heat maps of forward and backward kernels.
         memory_limit: bytes that buffers may take, or a size such as "4GB". None: half of the free
             memory, and at most 4 GiB on a CPU.
         device: device for the inputs; None uses the device of the model.

@@ -146,7 +146,7 @@ class Transfer:
 
         Args:
             path: the file; a page that is there is replaced.
-            title: heading of the page; by default that of a ranking.
+            title: heading of the page; by default the name of the result.
 
         Returns:
             The path of the page.

@@ -195,11 +195,11 @@ def transfer(
     Nothing is trained, and no held-out data are needed. No model may have been trained on these
     labels. Otherwise its forecast would be far too high. Models are ranked by the leave-one-out
     error of a kernel regression. Its kernel is the mean of two, scaled alike: that of the features
-    before the head, and the exact tangent kernel below a new head. If there are more labels than
-    the tangent kernel was measured on, the features of all layers replace it. Their error on all
-    labels is then multiplied by a ratio on the examples of the tangent kernel: its error over
-    theirs. Models whose errors do not differ significantly are a tie. Layers are compared by linear
-    probes.
+    before the head, and the exact tangent kernel of the weights below a new head. If there are more
+    labels than the tangent kernel was measured on, the features of all layers replace it. Their
+    error on all labels is then multiplied by a ratio on the examples of the tangent kernel: its
+    error over theirs. Models whose errors do not differ significantly are a tie. Layers are
+    compared by linear probes.
 
     Args:
         models: one model, a list, or a mapping from names. A model is a module, a callable that
@@ -229,7 +229,7 @@ def transfer(
     Raises:
         DomainError: If the targets cannot be learned (one class, no class with two examples), or no
             model could be measured.
-        DtypeError: If an entry of ``models`` is not a model, or an argument of a wrong class.
+        DtypeError: If an entry of ``models`` is not a model, or an argument has a wrong class.
         UnknownNameError: If an option does not exist.
 
     Examples:

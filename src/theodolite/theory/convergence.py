@@ -1,10 +1,11 @@
 r"""How gradient descent on a linear probe converges, in closed form.
 
-Everything follows from ``label_projections(features, targets)``: singular values of the features
-and the targets' coordinates on the left singular vectors. Along each singular direction one step
-multiplies the error by :math:`1 - \eta\sigma_i^2` (``rate`` is :math:`\eta\sigma^2`). Directions do
-not interact. With a rate between 1 and 2 this factor is negative, and so are its odd powers. Close
-to 2 the relative error of a power is the rounding of the rate times the number of steps.
+Everything follows from :func:`theodolite.measures.representation.label_projections`: singular
+values of the features and the targets' coordinates on the left singular vectors. Along each
+singular direction one step multiplies the error by :math:`1 - \eta\sigma_i^2` (``rate`` is
+:math:`\eta\sigma^2`). Directions do not interact. With a rate between 1 and 2 this factor is
+negative, and so are its odd powers. Close to 2 the relative error of a power is the rounding of the
+rate times the number of steps.
 
 The update is :math:`w_{t+1} = w_t - \eta\,\Phi^\top(\Phi w_t - y)`: the step size
 :math:`\eta` belongs to the loss :math:`\tfrac12\|\Phi w - y\|^2`; :func:`convert_step_size`

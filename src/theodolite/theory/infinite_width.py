@@ -117,7 +117,7 @@ def require_pair(depth: int, correlation: float) -> None:
 
 
 def equilibrium_layer(depth: int, correlation: float = 0.0, q_star: float = 1.0) -> float:
-    r"""Layer at which the two losses of a network of finite depth are equal.
+    r"""Layer at which :func:`forward_losses` and :func:`backward_losses` are equal.
 
     .. math:: \tfrac{q_*}2 (1 - c_l) = \prod_{k=l}^{L-1} g'(c_k)
 

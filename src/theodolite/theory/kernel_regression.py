@@ -1,7 +1,7 @@
 r"""Linear probes and kernel regression: the predictors, and their average test error from theory.
 
 Eigenvalues :math:`\eta_\rho` and power :math:`|a_\rho|^2` are those of the population. Estimates
-from :math:`P'` samples may replace them for :math:`P \ll P'` training examples.
+from :math:`P'` samples may replace them if there are far fewer training examples, :math:`P \ll P'`.
 """
 
 from dataclasses import dataclass
@@ -341,8 +341,8 @@ def error_with_more(
               \frac{1 - \mathrm{df}_2(\kappa)/n}{1 - \mathrm{df}_2(\kappa)/m}
 
     The part that a regression leaves unexplained depends on the effective ridge :math:`\kappa`
-    alone. The number of examples only determines how much the fit to the sample adds. So the errors
-    of a sample over a range of ridges, noise included, predict those of a larger sample.
+    alone. The number of examples determines how much error the fit to this sample adds. So the
+    errors of a sample over a range of ridges, noise included, predict those of a larger sample.
 
     Args:
         error: :math:`E(n, \kappa)`, the leave-one-out error of each ridge.

@@ -45,7 +45,7 @@ def random_basis_misalignment(
 ) -> Float[Tensor, "*batch draws"]:
     """Misalignment with uniformly random bases: the chance level of misalignment.
 
-    Range: [0, inf); the mean over bases is below :func:`haar_bound`.
+    Range: [0, inf).
     Invariant, in distribution, to: rotating, scaling and inverting the weight covariance.
     Undefined: never.
 
@@ -92,7 +92,7 @@ def random_scores(L: Tensor, draws: int, generator: torch.Generator | None) -> T
 def subspace_size(filters: int, dimensions: int) -> int:
     """Number of leading data directions for which a layer has enough filters.
 
-    This is the number of all directions if the floor is finite (``filters - 1 > dimensions``),
+    This is the number of all directions if ``filters - 1 > dimensions``,
     otherwise a quarter of the number of filters.
 
     Args:

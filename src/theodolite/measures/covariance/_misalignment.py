@@ -22,11 +22,14 @@ def misalignment(
     r"""Distance of a weight covariance from the nearest covariance aligned with the data's.
 
     .. math:: M(A, B) = \inf_{\Sigma \text{ aligned with } A} D(\Sigma, B)
-              = \sum_i \sqrt{\operatorname{tr}(B|_{V_i}) \operatorname{tr}(B^{-1}|_{V_i})} - d
+              = \sum_i \sqrt{\operatorname{tr}(B|_{V_i}) \operatorname{tr}(B^{-1}|_{V_i})} - d,
+          \qquad D(\Sigma, B) = \tfrac12 \operatorname{tr}(\Sigma^{-1} B + B^{-1} \Sigma) - d
 
-    with :math:`V_i` the eigenspaces of :math:`A`. Compare it with its random-basis baseline
-    (:func:`random_basis_misalignment`) and its sampling floor (:func:`misalignment_floor`): the
-    covariance of finitely many perfectly aligned filters does not score 0.
+    with :math:`V_i` the eigenspaces of :math:`A`, to which :math:`B|_{V_i}` is restricted. A matrix
+    is aligned with :math:`A` if each :math:`V_i` lies in one of its eigenspaces. Compare it with
+    its random-basis baseline (:func:`random_basis_misalignment`) and its sampling floor
+    (:func:`misalignment_floor`): the covariance of finitely many perfectly aligned filters does not
+    score 0.
 
     Range: [0, inf).
     Invariant to: rotating both; scaling either; inverting B; injective functions of A.

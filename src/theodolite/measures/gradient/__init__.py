@@ -1,7 +1,8 @@
 """Gradient alignment: do the gradients (or features) of examples point the same way?
 
-This package has Omega of a set of vectors, within classes and over all pairs, and other measures of
-agreement. All except confusion follow from sums that merge, in time linear in the examples.
+*Omega* of some vectors is the mean inner product of two of them, divided by their squared mean norm
+(:func:`vector_alignment`). All measures except confusion follow from sums over the examples, in
+linear time.
 
 References:
     [mehta2021].

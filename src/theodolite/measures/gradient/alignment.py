@@ -406,7 +406,7 @@ def alignment_contrast(
 
     The subtraction removes the common mean of all vectors, such as that of ReLU features.
 
-    Range: [-2, 2]; 0 for random classes.
+    Range: [-2, 2]; 0 on average for random classes.
     Invariant to: scaling all vectors; orthogonal maps; order of the examples; names of classes.
     Undefined (``nan``): either part is undefined.
 

@@ -348,9 +348,9 @@ def target_cka(
               {\|F_c^\top F_c\|_F \sqrt{\sum_{c,c'} (n_c \delta_{cc'} - n_c n_{c'}/n)^2}}
               \quad\text{(biased)}
 
-    Here :math:`m_c` are the class means. This is the same number as :func:`linear_cka` with one-hot
-    labels; the numerator takes O(n d). It is 1 if all features of a class are equal and the class
-    means form a regular simplex.
+    Here :math:`m_c` are the class means, :math:`m` the mean and :math:`n_c` the class counts. This
+    is the same number as :func:`linear_cka` with one-hot labels; the numerator takes O(n d). It is
+    1 if all features of a class are equal and the class means form a regular simplex.
 
     Range: [-1, 1]; biased: [0, 1].
     Invariant to: scaling, orthogonal maps and shifts of the features; renaming classes; a joint

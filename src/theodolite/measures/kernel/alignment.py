@@ -106,7 +106,8 @@ def gram(
     express only targets in that many dimensions.
 
     Args:
-        features: :math:`F`, one row per example; maps of a convolution flattened or pooled.
+        features: :math:`F`, one row :math:`\psi(x)` per example; maps of a convolution flattened or
+            pooled.
         other: rows of a second set for the rectangular cross kernel.
 
     Returns:
@@ -146,7 +147,8 @@ def target_gram(
     .. math:: K_{\bar f}(x, x') = \bar f(x)^\top \bar f(x')
 
     Args:
-        targets: integer class labels, or any real matrix of target vectors.
+        targets: integer class labels, or any real matrix with one target vector
+            :math:`\bar f(x)` per row.
         num_classes: for labels, to check their range.
 
     Returns:
@@ -312,7 +314,7 @@ class CenteredGrams:
     """Gram matrices of the same examples, centred once for all comparisons.
 
     Args:
-        grams: :math:`HKH` in float64, each divided by the largest entry of :math:`K`.
+        grams: each kernel :math:`K` centred, in float64, divided by the largest entry of :math:`K`.
         defined: whether each kernel is more than rounding after centring.
         eps: rounding of the original dtype of each kernel, or of its features.
     """
@@ -394,10 +396,11 @@ def cka_from_products(
     .. math:: \frac{\mathrm{HSIC}(K_a, K_b)}
               {\sqrt{\mathrm{HSIC}(K_a, K_a)\,\mathrm{HSIC}(K_b, K_b)}}
 
-    The debiased self term is the squared norm of the kernel's part outside
-    :math:`v1^\top + 1v^\top + \mathrm{diag}`. If it is only rounding, it counts as zero and the
-    ratio is undefined. The limit is a share of the squared norm of the centred kernel: the larger
-    of ``(8 eps)²`` (rounding of the input) and ``n eps64`` (rounding of the computation).
+    The debiased :math:`\mathrm{HSIC}(K_a, K_a)`, times :math:`n (n - 3)`, is the squared norm of
+    the kernel's part outside :math:`v1^\top + 1v^\top + \mathrm{diag}`. If it is only rounding, it
+    counts as zero and the ratio is undefined. The limit is a share of the squared norm of the
+    centred kernel: the larger of ``(8 eps)²`` (rounding of the input) and ``n eps64`` (rounding of
+    the computation).
 
     Args:
         products: products of the centred kernels, e.g. from streamed sums.

@@ -73,8 +73,8 @@ def kernel_spectrum(gram: Float[Tensor, "n n"], count: int | None = None) -> Ker
               \qquad K u_\rho = \lambda_\rho u_\rho
 
     Small eigenvalues are noise and are set to zero. The limit, relative to the largest one, is
-    ``n`` float64 roundings or 8 roundings of the input's dtype. An eigenvalue has a gradient if it
-    is above this limit and comes from the full decomposition.
+    ``n`` times the float64 epsilon or 8 times that of the input's dtype. An eigenvalue has a
+    gradient if it is above this limit and comes from the full decomposition.
 
     Range: eigenvalues at least 0.
     Invariant to: a permutation of examples.
@@ -110,8 +110,8 @@ def linear_spectrum(features: Float[Tensor, "n d"]) -> KernelSpectrum:
               \qquad F = U\Sigma V^\top
 
     Small singular values are noise and are set to zero. The limit, relative to the largest one, is
-    ``max(n, d)`` float64 roundings or 8 roundings of the input's dtype. Features resolve modes that
-    :func:`kernel_spectrum` of their Gram matrix loses.
+    ``max(n, d)`` times the float64 epsilon or 8 times that of the input's dtype. Features resolve
+    modes that :func:`kernel_spectrum` of their Gram matrix loses.
 
     Range: eigenvalues at least 0.
     Invariant to: orthogonal maps of the features; a permutation of examples.
@@ -285,10 +285,11 @@ def cumulative_power(
     .. math:: C(\rho) = \frac{\sum_{\gamma \le \rho} |a_\gamma|^2}{\sum_\gamma |a_\gamma|^2},
               \qquad a_\gamma = \tfrac1n \sum_\mu \bar f(x^\mu)\,\phi_\gamma(x^\mu)
 
-    The earlier the curve reaches one, the better the task fits the kernel. ``null_power``, which is
-    :math:`1 - C(r)` at the rank, is the share that no linear probe on the features can fit. Inside
-    an eigenspace the basis is arbitrary, so the power of an eigenspace, and that of the null space,
-    is spread evenly over its modes.
+    Here :math:`\bar f` are the targets and :math:`\phi_\gamma` the eigenfunctions
+    (:class:`KernelSpectrum`). The earlier the curve reaches one, the better the task fits the
+    kernel. ``null_power``, which is :math:`1 - C(r)` at the rank, is the share that no linear probe
+    on the features can fit. Inside an eigenspace the basis is arbitrary, so the power of an
+    eigenspace, and that of the null space, is spread evenly over its modes.
 
     For features pass a spectrum from :func:`linear_spectrum`. A :func:`kernel_spectrum` with
     ``count=`` gives the start of the curve. It is exact, except inside an eigenspace that the cut

@@ -40,10 +40,12 @@ def alignment_area(
               = \frac{1}{\sqrt n\,\|y\|^2}\sum_i \sigma_i (u_i^\top y)^2
               = \frac{y^\top (\Phi\Phi^\top)^{1/2} y}{\sqrt n\,\|y\|^2}
 
-    With its defaults this is the number that a survey prints: rows of unit length, one-hot columns
-    for class labels. It is then at most :math:`1/\sqrt C` for C balanced classes. The area is
-    differentiable also at ties. The derivative does not exist where a zero singular value meets
-    label mass outside the range of the features. That part of the gradient is zero.
+    :math:`A` is the :func:`alignment_curve`; :math:`\sigma_i` and :math:`u_i` are singular values
+    and left singular vectors of the features. With its defaults this is the number that a survey
+    prints: rows of unit length, one-hot columns for class labels. It is then at most
+    :math:`1/\sqrt C` for C balanced classes. The area is differentiable also at ties. The
+    derivative does not exist where a zero singular value meets label mass outside the range of the
+    features. That part of the gradient is zero.
 
     Range: [0, 1]; [0, inf) if not normalised, or for rows longer than 1.
     Invariant to: joint permutation of the examples; rotation of the features; appended zero
@@ -98,7 +100,7 @@ def area_from_projections(
     Several sets of targets, such as permutations, give one number each.
 
     Args:
-        projections: from :func:`label_projections` or from the mergeable sums of ``linalg``.
+        projections: from :func:`label_projections`, or from sums over batches.
         normalized: divide by the root of n and by the squared norm of the targets.
 
     Returns:
@@ -191,7 +193,7 @@ def top_share_from_projections(projections: LabelProjections, count: int) -> Flo
     Several sets of targets, such as permutations, give one number each.
 
     Args:
-        projections: from :func:`label_projections` or from the mergeable sums of ``linalg``.
+        projections: from :func:`label_projections`, or from sums over batches.
         count: number of directions, at least 1.
 
     Returns:

@@ -275,7 +275,7 @@ def curve_from_projections(
     """The alignment curve from projections that exist already, e.g. from streamed sums.
 
     Args:
-        projections: from :func:`label_projections` or from the mergeable sums of ``linalg``.
+        projections: from :func:`label_projections`, or from sums over batches.
         thresholds: thresholds in units of the scale; by default as in :func:`alignment_curve`.
         scale: ``"absolute"``, ``"normalized"`` or ``"relative"``.
 

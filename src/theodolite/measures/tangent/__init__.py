@@ -1,4 +1,4 @@
-"""Alignment of tangent kernels with the labels, layer by layer, and the shape of that curve."""
+"""Alignment of tangent kernels with the labels, layer by layer, and where it is largest."""
 
 from theodolite.linalg import alignment_from_norms
 from theodolite.measures.tangent.alignment import (
