@@ -100,7 +100,8 @@ def _unlabelled(finding: Unlabelled) -> Answer:
         "task",
         "Undecided: the data have no labels, so nothing is compared with labels.",
         "undecided",
-        "without labels a survey measures misalignment and CKA to the input",
+        "without labels a survey measures misalignment and, unless inputs are tokens, CKA to the"
+        " input",
         "Pass labels or targets to measure all families.",
         "unlabelled",
     )
@@ -550,7 +551,7 @@ def _groups(finding: GroupContrast) -> Answer:
     names, layer = listed(map(str, finding.groups), most=5), layer_name(finding.layer)
     figures = ("gradient-omega-contrast", "gradient-in-class-omega")
     evidence = (
-        f"agreement of per-example gradients: {_number(finding.within)} within groups, "
+        f"agreement of gradients of all parameters: {_number(finding.within)} within groups, "
         f"{_number(finding.overall)} over all examples"
     )
     if finding.chance is None and finding.value > 0:

@@ -122,6 +122,9 @@ MEASURES: Mapping[str, str] = {
     "cka_input": "CKA to the input",
     "cka_truth": "CKA to truth",
     "omega_contrast": "gradient contrast",
+    "neighbour_accuracy": "nearest-neighbour accuracy",
+    "input_neighbour_accuracy": "nearest-neighbour accuracy of raw inputs",
+    "input_probe_accuracy": "probe accuracy of raw inputs",
 }
 
 

@@ -55,11 +55,11 @@ _WHOLE = {
     ),
     "input_neighbour_accuracy": (
         "nearest neighbours on raw inputs",
-        "accuracy of nearest neighbours among the raw inputs, without the network",
+        "leave-one-out accuracy of nearest neighbours among the raw inputs, without the network",
     ),
     "input_probe_accuracy": (
         "linear probe on raw inputs",
-        "accuracy of a linear probe of the raw inputs, without the network",
+        "leave-one-out accuracy of a linear probe of the raw inputs, without the network",
     ),
     "r2": ("R²", "share of the variance of the targets that the outputs explain"),
     "held_out_r2": ("held-out R²", "the same share on held-out examples"),
