@@ -23,6 +23,7 @@ from tests.reference import gradient as reference
 from tests.reference.example_gradients import example_gradients
 from theodolite.engine import gradient_alignment, gradient_sums, tangent_kernels
 from theodolite.engine.factors import OuterFactors, squared_norms_of
+from theodolite.engine.rounding import norms_of
 from theodolite.measures import gradient as measures
 
 
@@ -250,6 +251,11 @@ def test_norms_of_long_float32_gradients_keep_their_digits(generator):
     exact = rows.double().square().sum(1)
     found = squared_norms_of(rows.unsqueeze(1)).squeeze(1)
     torch.testing.assert_close(found, exact, rtol=1e-6, atol=0)
+
+
+def test_the_norm_of_a_long_float32_gradient_keeps_its_digits():
+    gradient = torch.full((1800, 1800), 0.1)  # vector_norm alone is wrong by 4e-4 on a CPU
+    assert norms_of([gradient]) == pytest.approx([gradient.double().norm().item()], rel=3e-5)
 
 
 @pytest.mark.parametrize("factor", [1e-24, 1e-32, 1e22], ids=str)

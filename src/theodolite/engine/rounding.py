@@ -244,12 +244,20 @@ def norm_of(tensor: Tensor) -> Float[Tensor, ""]:
     return torch.linalg.vector_norm(torch.cat([_norms(part) for part in parts]))
 
 
+def _quick_norm(tensor: Tensor) -> Float[Tensor, ""]:
+    """The norm; on a CPU in parts, because ``vector_norm`` adds entries one after the other."""
+    if not tensor.is_cpu or tensor.numel() <= _CHUNK:
+        return torch.linalg.vector_norm(tensor)
+    parts = torch.split(tensor.reshape(-1), _CHUNK)
+    return torch.linalg.vector_norm(torch.stack([*map(torch.linalg.vector_norm, parts)]))
+
+
 def norms_of(tensors: Sequence[Tensor]) -> list[float]:
     """Norms of several real tensors; waits for the device once."""
     if not tensors:
         return []
     device = tensors[0].device
-    quick = [torch.linalg.vector_norm(wide(tensor)).to(device) for tensor in tensors]
+    quick = [_quick_norm(wide(tensor)).to(device) for tensor in tensors]
     return [
         norm if _smallest(tensor) < norm < math.inf else float(norm_of(tensor))
         for tensor, norm in zip(tensors, torch.stack(quick).tolist(), strict=True)
