@@ -3,7 +3,7 @@
 ``python -m benchmarks.scale [--device cpu]``
 
 It measures a survey of each family at two sizes in one process: peak of the resident memory, and
-seconds of the processor. It then measures two gloo processes: bytes that the first one sends. It
+seconds of the processor. It then measures two gloo processes: bytes that the second sends. It
 prints the ratio of predicted to measured numbers. Then it prints the predictions for a large model
 and for many examples.
 """
@@ -133,7 +133,8 @@ def gradient(job: Job) -> Cost:
     One process that pairs the gradients of all examples needs no sums.
     """
     n, d, sums = job.examples, job.width, 5 * 8 * job.parameters
-    few = n if n * job.parameters <= 5e8 else min(n, 100)  # examples whose gradients are paired
+    cheap = n * job.parameters <= 5e8 or n <= 8 * job.positions
+    few = n if cheap else min(n, 100)  # examples whose gradients are paired
     if few == n and job.processes == 1:
         sums = 0
     pairs, features = job.layers * few**2 * job.item, job.layers * n * d * job.item
