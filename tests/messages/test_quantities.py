@@ -261,5 +261,7 @@ def test_degrees_of_freedom():
 
 
 def test_layers_without_weights():
-    with pytest.raises(DomainError, match=r"expected linear or convolutional layers, got '1'"):
+    with pytest.raises(
+        DomainError, match=r"convolutional layers with real weights, got '1', a ReLU;"
+    ):
         input_moments(network(nn.ReLU()), IMAGES, ["0", "1"])

@@ -506,22 +506,14 @@ def _names(model: nn.Module, layers: Layers) -> list[str]:
             raise DomainError("layers: expected a linear or convolutional layer, got none")
         return names
     names = select_layers(model, layers)
-    wrong = [name for name in names if not is_matrix(modules[name])]
-    for name in wrong:
-        weight = getattr(modules[name], "weight", None)
-        if isinstance(weight, Tensor) and weight.numel() == 0:
-            raise DomainError(
-                f"layers: expected weights with numbers, got shape {tuple(weight.shape)} in "
-                f"{name!r}; leave this layer out"
-            )
-        if isinstance(weight, Tensor) and weight.is_complex():
-            raise DomainError(
-                f"layers: expected real weights, got {dtype_text(weight.dtype)} in {name!r}; leave "
-                "this layer out"
-            )
+    wrong = next((name for name in names if not is_matrix(modules[name])), None)
+    if wrong is not None:
+        weight, got = getattr(modules[wrong], "weight", None), type(modules[wrong]).__name__
+        if isinstance(weight, Tensor):
+            got += f" with weights of shape {tuple(weight.shape)} in {dtype_text(weight.dtype)}"
         raise DomainError(
-            f"layers: expected linear or convolutional layers, got {name!r}, a "
-            f"{type(modules[name]).__name__}; choose the layers inside it"
+            f"layers: expected linear or convolutional layers with real weights, got {wrong!r}, a "
+            f"{got}; choose the layers inside it, or leave it out"
         )
     return names
 
