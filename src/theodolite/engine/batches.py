@@ -192,7 +192,9 @@ def iterate_batches(
         if left is not None:
             batch = batch if len(batch) <= left else batch.take(slice(0, left))
             left -= len(batch)
-        for part in _split(batch, batch_size):
+        size = len(batch) if batch_size is None else batch_size
+        parts = map(batch.take, even_spans(len(batch), size)) if size < len(batch) else [batch]
+        for part in parts:
             yield part.to(device)
         if left == 0:
             return
@@ -546,15 +548,6 @@ def _require_matching(batch: Batch) -> None:
             f"expected one target per example, got {count} examples and {len(batch.targets)} "
             "targets; pass batch_fn= if the inputs are not a plain (inputs, targets) pair"
         )
-
-
-def _split(batch: Batch, batch_size: int | None) -> Iterator[Batch]:
-    count = len(batch)
-    if batch_size is None or batch_size >= count:
-        yield batch
-        return
-    for span in even_spans(count, batch_size):
-        yield batch.take(span)
 
 
 def spans(length: int, size: int) -> Iterator[slice]:

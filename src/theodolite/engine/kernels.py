@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 import torch
@@ -289,11 +290,17 @@ def kernels_of(
     engines = engine.split_by_layers(len(data), right_size, other is None)
     warn_of_repeats([plan for _, plan in engines], len(data), None if other is None else len(other))
     parts = [_KernelFilling(part, plan, data, other) for part, plan in engines]
-    counter = _ProgressCounter(progress, sum(part.pieces for part in parts))
+    done, pieces = count(1), sum(part.pieces for part in parts)
+
+    def say(text: str) -> None:
+        """Report one more piece of work; on a GPU it may still be running."""
+        if progress is not None:
+            progress(next(done) / pieces, text)
+
     kernels: dict[str, Tensor] = {}
     coverage: dict[str, tuple[Coverage, ...]] = {}
     for part in parts:
-        part.fill_all(counter)
+        part.fill_all(say)
         kernels |= part.kernels
         coverage |= coverage_of(part.engine, part.plan)
     require_range(engine.recorder, kernels, (data, data if other is None else other))
@@ -301,19 +308,6 @@ def kernels_of(
         compare_kernels(engine.recorder, part.kernels, part.rerun_sides())
     predicted = max(plan.predicted_bytes for _, plan in engines)
     return TangentKernels(kernels, coverage, parts[-1].outputs(), predicted, engine.checked)
-
-
-class _ProgressCounter:
-    """Counts pieces of work of about equal size; ``watch`` gets the finished share and a text."""
-
-    def __init__(self, watch: Progress | None, total: int) -> None:
-        self._watch, self._total, self._count = watch, max(1, total), 0
-
-    def done(self, text: str) -> None:
-        """Count one more piece; on a GPU it may still be running."""
-        self._count += 1
-        if self._watch is not None:
-            self._watch(min(1.0, self._count / self._total), text)
 
 
 class _KernelFilling:
@@ -336,24 +330,24 @@ class _KernelFilling:
 
     @property
     def pieces(self) -> int:
-        """Number of blocks of examples, and of layers that are filled between them."""
+        """Number of pairs of blocks of examples, and of layers that are filled between them."""
         size = self.plan.block_size
         rows, columns = -(-len(self._rows) // size), -(-len(self._columns) // size)
         pairs = rows * (rows + 1) // 2 if self._symmetric else rows * columns
         return pairs * (1 + len(self.engine.layers))
 
-    def fill_all(self, counter: _ProgressCounter) -> None:
+    def fill_all(self, say: Callable[[str], None]) -> None:
         """Collect the factors of every block, and fill the kernels between pairs of blocks."""
         other = None if self._symmetric else self._columns
-        self.engine.fill_blocks(self.plan, self._rows, other, partial(self._fill, counter))
+        self.engine.fill_blocks(self.plan, self._rows, other, partial(self._fill, say))
 
-    def _fill(self, counter: _ProgressCounter, left: Collected, right: Collected | None) -> None:
+    def _fill(self, say: Callable[[str], None], left: Collected, right: Collected | None) -> None:
         """Fill one block of every kernel; without a second side one on the diagonal.
 
         Factors take most memory. If the block is the whole kernel, each is released after its use.
         """
         engine, columns = self.engine, (right or left).span
-        counter.done(f"examples {columns.start} to {columns.stop - 1}")
+        say(f"examples {columns.start} to {columns.stop - 1}")
         if right is None or (not self._symmetric and columns.start == 0):  # a new left side
             self._outputs.append(left.outputs)
             self._row_reruns += left.reruns
@@ -366,7 +360,7 @@ class _KernelFilling:
             engine.fill(layer, left, right, kernel.part(left.span, columns), self.plan)
             if self._symmetric and right is not None:
                 kernel.mirror_block(left.span, columns)
-            counter.done(f"layer {layer}")
+            say(f"layer {layer}")
             for index in engine.group_indices[layer] if whole else ():
                 uses[index] -= 1
                 if uses[index] == 0:
