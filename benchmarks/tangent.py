@@ -176,7 +176,7 @@ def profile(name: str, device: str, both: bool = False) -> None:
     with untouched(model), exact_arithmetic(torch.device(device)):
         data = BatchList([*iterate_batches(x)])
         engine = prepare(model, data, EngineOptions(params=matrices, check=False))
-        plan = engine.plan(len(x), len(x), True, len(engine.layers))
+        plan = engine.plan(len(x), None, len(engine.layers))
         block = next(data.blocks(plan.block_size, plan.batch_size))
         collected = timed(lambda: engine.collect(block, plan), device)[1]  # algorithms are chosen
         passes, collected = timed(lambda: engine.collect(block, plan), device)
@@ -247,7 +247,7 @@ def floor(name: str, device: str) -> float:
     with untouched(model), exact_arithmetic(torch.device(device)):
         data = BatchList([*iterate_batches(x)])
         engine = prepare(model, data, EngineOptions(params=matrices, check=False))
-        plan = engine.plan(len(x), len(x), True, len(engine.layers))
+        plan = engine.plan(len(x), None, len(engine.layers))
         runs = [
             engine.recorder.run(batch)
             for block in data.blocks(plan.block_size, plan.batch_size)

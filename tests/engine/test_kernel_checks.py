@@ -37,11 +37,11 @@ def in_batches(model, x, other=None, **options):
         return kernels_of(prepare(model, data, EngineOptions(**options)), data, second)
 
 
-def one_layer_at_a_time(engine, left, right, symmetric):
+def one_layer_at_a_time(engine, left, right):
     if engine.fallback is not None:
-        return [(engine, engine.plan(left, right, symmetric, len(engine.layers)))]
+        return [(engine, engine.plan(left, right, len(engine.layers)))]
     parts = [engine._of_layers([name]) for name in engine.layers]
-    return [(part, part.plan(left, right, symmetric, 1)) for part in parts]
+    return [(part, part.plan(left, right, 1)) for part in parts]
 
 
 @pytest.fixture

@@ -100,11 +100,11 @@ def test_a_tighter_limit_gives_smaller_blocks_and_the_same_kernels(monkeypatch):
     force(monkeypatch, tile_bytes=2**10)
     with untouched(model):
         engine, data = engine_of(model, x, batch_size=1)
-        plan = engine.plan(12, 12, True, 2)
+        plan = engine.plan(12, None, 2)
         assert plan.block_size == 12
         limit = int(0.8 * plan.predicted_bytes)
         tight, _ = engine_of(model, x, memory_limit=limit, batch_size=1)
-        smaller = tight.plan(12, 12, True, 2)
+        smaller = tight.plan(12, None, 2)
         assert 1 <= smaller.block_size < 12
         assert smaller.predicted_bytes <= limit
         found = kernels_of(tight, data, None)
@@ -116,9 +116,9 @@ def test_passes_shrink_before_examples_are_passed_again(monkeypatch):
     model, x = deep()
     force(monkeypatch, tile_bytes=2**10)
     with untouched(model):
-        whole = engine_of(model, x)[0].plan(12, 12, True, 2)
+        whole = engine_of(model, x)[0].plan(12, None, 2)
         engine, _ = engine_of(model, x, memory_limit=int(0.56 * whole.predicted_bytes))
-        smaller = engine.plan(12, 12, True, 2)
+        smaller = engine.plan(12, None, 2)
     assert whole.batch_size == whole.block_size == smaller.block_size == 12
     assert 1 <= smaller.batch_size < 12
 
@@ -163,11 +163,11 @@ def test_a_plan_that_cannot_fit_is_refused():
     with untouched(model):
         engine, _ = engine_of(model, x, memory_limit=1000)
         with pytest.raises(MemoryLimitError, match="below 1 kB") as told:
-            engine.plan(12, 12, True, 2)
+            engine.plan(12, None, 2)
         assert "batch_size" not in str(told.value)
         engine, _ = engine_of(model, x, memory_limit=1000, batch_size=6)
         with pytest.raises(MemoryLimitError, match="a batch_size below 6, outputs='trace'"):
-            engine.plan(12, 12, True, 2)
+            engine.plan(12, None, 2)
 
 
 def resident(key):
@@ -259,7 +259,7 @@ def test_runs_have_about_equal_sizes():
     model, x = deep()
     with untouched(model):
         engine, data = engine_of(model, x, batch_size=5)
-        plan = engine.plan(12, 12, True, 2)
+        plan = engine.plan(12, None, 2)
         sizes = [
             len(batch)
             for block in data.blocks(plan.block_size, plan.batch_size)
@@ -317,7 +317,7 @@ def test_progress_rises_to_one(whole, other, monkeypatch):
 def test_parts_on_a_cpu_are_wide_enough_and_of_whole_vectors(examples, outputs, span):
     model, x = nn.Linear(512, outputs), torch.randn(examples, 512)
     engine, _ = engine_of(nn.Sequential(nn.Linear(512, 512), nn.ReLU(), model), x)
-    plan = engine.plan(examples, examples, True, 2)
+    plan = engine.plan(examples, None, 2)
     assert stripe_size(plan.group_plans[:1], examples, outputs, engine.device) == span
     assert span == examples or (span * outputs >= 128 and span * outputs % 8 == 0)
 
@@ -356,7 +356,7 @@ class AtOnePosition(nn.Module):
 def test_what_is_kept_of_a_pass_does_not_hold_more_than_itself():
     engine, data = engine_of(AtOnePosition(), torch.randn(5, 9, 4))
     block = ExampleBlock(slice(0, 5), data.batches)
-    collected = engine.collect(block, engine.plan(5, 5, True, 2))
+    collected = engine.collect(block, engine.plan(5, None, 2))
     (index,) = engine.group_indices["head"]
     for kept in (collected.outputs, collected.factors[index].inputs):
         assert kept.untyped_storage().nbytes() == kept.numel() * kept.element_size()

@@ -6,7 +6,7 @@ parts that other packages use: batches, layers, readouts, hooks, state.
 """
 
 from theodolite.engine.batches import IGNORED, Batch, iterate_batches, whole_batch
-from theodolite.engine.calls import has_storage, map_leaves, tensors_in
+from theodolite.engine.calls import has_storage, tensors_in
 from theodolite.engine.check import Cause, Check, Checked
 from theodolite.engine.class_sums import LayerSums, UnitSums
 from theodolite.engine.covariances import (
@@ -98,7 +98,6 @@ from theodolite.engine.sketch import (
     tangent_alignments,
 )
 from theodolite.engine.state import (
-    DEFAULT_MEMORY_LIMIT,
     available_bytes,
     exact_arithmetic,
     limited_memory,
@@ -108,7 +107,6 @@ from theodolite.engine.state import (
 )
 
 __all__ = [
-    "DEFAULT_MEMORY_LIMIT",
     "IGNORED",
     "RULES",
     "AtPositions",
@@ -170,7 +168,6 @@ __all__ = [
     "iterate_batches",
     "limited_memory",
     "main_tensor",
-    "map_leaves",
     "model_device",
     "only_trainable",
     "own_parameters",

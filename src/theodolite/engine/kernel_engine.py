@@ -130,16 +130,17 @@ class KernelEngine:
         single = {groups[0] for groups in layers if len(groups) == 1}
         return sorted({index for groups in layers for index in groups} - single)
 
-    def plan(
-        self, left: int, right: int, symmetric: bool, kernel_count: int, held_bytes: int = 0
-    ) -> Plan:
-        """Choose routes and sizes; raise if there is not enough memory."""
+    def plan(self, left: int, right: int | None, kernel_count: int, held_bytes: int = 0) -> Plan:
+        """Choose routes and sizes; raise if there is not enough memory.
+
+        ``left`` and ``right`` are numbers of examples; None for a symmetric kernel.
+        """
         sizes = KernelSizes(
             left=left,
-            right=right,
+            right=left if right is None else right,
             output_count=self.output_count,
             mode=self.mode,
-            symmetric=symmetric,
+            symmetric=right is None,
             dtype=self.dtype,
             device=self.device,
             kernel_count=kernel_count,
@@ -147,22 +148,20 @@ class KernelEngine:
         )
         return make_plan(self.groups, self.single_run, self.recorder.ownership, sizes, self.options)
 
-    def split_by_layers(
-        self, left: int, right: int, symmetric: bool
-    ) -> "list[tuple[KernelEngine, Plan]]":
+    def split_by_layers(self, left: int, right: int | None) -> "list[tuple[KernelEngine, Plan]]":
         """Divide the layers among several engines, if the factors of all layers do not fit.
 
         The other way to save memory, small blocks of examples, would need many short passes. The
         backward passes of an engine end at its earliest layer. Only this engine is returned if all
         factors of all examples fit, or if no division helps.
         """
-        plan = self.plan(left, right, symmetric, len(self.layers))
-        examples = max(left, right)
+        plan = self.plan(left, right, len(self.layers))
+        examples = max(left, right or 0)
         if plan.block_size >= examples or self.fallback is not None:
             return [(self, plan)]
         for count in range(2, len(self.layers) + 1):
             found = [self._of_layers(names) for names in self._layer_parts(plan, count)]
-            plans = [part.plan(left, right, symmetric, len(self.layers)) for part in found]
+            plans = [part.plan(left, right, len(self.layers)) for part in found]
             if all(part.block_size >= examples for part in plans):
                 return list(zip(found, plans, strict=True))
         return [(self, plan)]

@@ -286,9 +286,9 @@ def kernels_of(
     progress: Progress | None = None,
 ) -> TangentKernels:
     """Kernels of all layers together, or of some layers at a time if memory is short."""
-    right_size = len(data) if other is None else len(other)
-    engines = engine.split_by_layers(len(data), right_size, other is None)
-    warn_of_repeats([plan for _, plan in engines], len(data), None if other is None else len(other))
+    sizes = len(data), None if other is None else len(other)
+    engines = engine.split_by_layers(*sizes)
+    warn_of_repeats([plan for _, plan in engines], *sizes)
     parts = [_KernelFilling(part, plan, data, other) for part, plan in engines]
     done, pieces = count(1), sum(part.pieces for part in parts)
 
@@ -504,7 +504,7 @@ def _tangent_features_of(
     """Features of a prepared computation, checked on some examples."""
     parameters = engine.recorder.ownership.parameters
     dense = replace(engine, groups=dense_groups(engine.single_run.uses, parameters))
-    plan = dense.plan(len(data), len(data), True, 0)
+    plan = dense.plan(len(data), None, 0)
     if plan.block_size < len(data):
         count = len(data) * engine.output_count * sum(p.numel() for p in parameters.values())
         raise MemoryLimitError(
@@ -695,7 +695,7 @@ def _vector_factors(
         def prepared(names: Sequence[str]) -> tuple[KernelEngine, Plan]:
             options = EngineOptions(layers=list(names), readout=readout)
             engine = prepare(inner, data, options)
-            return engine, engine.plan(len(data), len(data), True, 0)
+            return engine, engine.plan(len(data), None, 0)
 
         engine, plan = prepared(layers)
         fitting = [layer for layer in engine.layers if _has_vectors(engine, plan, layer)]

@@ -388,7 +388,7 @@ def _block_plan(engine: KernelEngine, examples: int) -> Plan:
     best: Plan | None = None
     while best is None or block > best.block_size:
         try:
-            plan = engine.plan(block, block, block >= examples, 2, held)
+            plan = engine.plan(block, None if block >= examples else block, 2, held)
         except MemoryLimitError:
             if block == 1:
                 raise
