@@ -181,6 +181,16 @@ MEASURES = {
         lambda: kernel.cka_from_products(KernelProducts.of(X @ X.T, X), eps=None),
         "eps: expected a number, got None",
     ),
+    "eps of permutations": (
+        lambda: kernel.permuted_cka(X @ X.T, X.unsqueeze(0), eps=[None]),
+        "eps: expected a number, got None",
+    ),
+    "random bases": (
+        lambda: covariance.compare_misalignment_along(
+            Eigen(torch.ones(2), torch.eye(2)), X, lambda count: None
+        ),
+        "bases: expected a tensor, got NoneType",
+    ),
     "debiased": (lambda: metrics.PairCKA("no"), "debiased: expected True or False, got 'no'"),
     "centered state": (
         lambda: metrics.CovarianceState(centered=None),
@@ -209,6 +219,11 @@ DATA_SETS = {
     "peak": (lambda: replace(DATA, peak="255"), "peak: expected a number, got '255'"),
     "transform": (lambda: DATA.mapped(None, "step"), "transform: expected a function, got None"),
     "rows": (lambda: DATA.take("all"), "train: expected torch.Tensor or slice or list, got 'all'"),
+    "rows that are missing": (lambda: DATA.take(torch.tensor([9])), "rows: expected indices of ex"),
+    "unknown device": (
+        lambda: DATA.to("nonsense"),
+        "device: expected one of this machine, got 'nonsense'",
+    ),
     "device": (lambda: DATA.to(0.5), "device: expected torch.device or text, got 0.5"),
     "labels": (
         lambda: data.random_labels(torch.tensor([0.5, 1.0])),

@@ -133,13 +133,16 @@ class Dataset:
         require_kind((Tensor, slice, list), train=train)
         require_kind((Tensor, slice, list, type(None)), test=test)
         rows = torch.arange(len(self.x_test)) if test is None else test
-        return replace(
-            self,
-            x_train=self.x_train[train],
-            y_train=self.y_train[train],
-            x_test=self.x_test[rows],
-            y_test=self.y_test[rows],
-        )
+        try:
+            return replace(
+                self,
+                x_train=self.x_train[train],
+                y_train=self.y_train[train],
+                x_test=self.x_test[rows],
+                y_test=self.y_test[rows],
+            )
+        except (IndexError, TypeError) as error:
+            raise DomainError(f"rows: expected indices of examples ({error})") from error
 
     def with_labels(self, y_train: Tensor) -> "Dataset":
         """Other training labels, e.g. random ones; the test labels stay true."""
@@ -148,9 +151,11 @@ class Dataset:
     def to(self, device: torch.device | str) -> "Dataset":
         """The same data on another device."""
         require_kind((torch.device, str), device=device)
-        tensors = {key: getattr(self, key).to(device) for key in ("x_train", "y_train")}
-        tensors |= {key: getattr(self, key).to(device) for key in ("x_test", "y_test")}
-        return replace(self, **tensors)
+        names = ("x_train", "y_train", "x_test", "y_test")
+        try:
+            return replace(self, **{name: getattr(self, name).to(device) for name in names})
+        except RuntimeError as error:
+            raise DomainError(f"device: expected one of this machine, got {device!r}") from error
 
 
 @checks_classes

@@ -312,7 +312,9 @@ def compare_misalignment_along(
     B = W.mT @ W / filters
     spaces = Eigenspaces(values[:kept], basis, tuple(groups))
     L = positive_definite_factor(B, "weights", torch.finfo(torch.float64).eps)
-    stack = bases(kept).to(L)
+    stack = bases(kept)
+    require_axes(3, bases=stack)
+    stack = stack.to(L)
     scores = basis_scores(stack, L).sum(-1).clamp(min=0)
     return _comparison(spaces, L, scores, filters, torch.finfo(torch.float64).eps)
 

@@ -460,6 +460,8 @@ def permuted_cka(
     """
     require_axes(3, targets=targets)
     require_nonempty(targets=targets)
+    for value in eps if isinstance(eps, Sequence) else [eps]:
+        require_between(0.0, 1.0, eps=value)
     count, n, c = targets.shape
     if centered.shape[-2:] != (n, n):
         raise ShapeError(
