@@ -47,6 +47,31 @@ ENGINE = {
         lambda: engine.feature_grams(NET, X, batch_size=0),
         "batch_size: expected an integer of at least 1, got 0",
     ),
+    "pool": (
+        lambda: engine.features(NET, X, pool=nn.AvgPool1d),
+        "pool: expected a function, got the class AvgPool1d; make an instance first",
+    ),
+    "check": (
+        lambda: engine.features(NET, X, check=np.ones(2)),
+        "check: expected True, False or 'every'",
+    ),
+    "layer of a result": (lambda: engine.features(NET, X)[["0"]], "unknown layer ['0']"),
+    "readout of gradients": (
+        lambda: engine.gradient_sums(NET, X, Y, readout=np.ones(2)),
+        "readout: expected one of",
+    ),
+    "Gram matrix": (
+        lambda: engine.LayerSums.of_gram(None, X),
+        "gram: expected torch.Tensor, got None",
+    ),
+    "batch of labels": (
+        lambda: engine.PositionLabels.of(X, None),
+        "batch: expected Batch, got None",
+    ),
+    "ddof of moments": (
+        lambda: engine.feature_moments(NET, X)["0"].covariance(ddof=None),
+        "ddof: expected an integer of at least 0, got None",
+    ),
     "read": (lambda: engine.features(NET, X, read=0.5), "read: expected text or a mapping, got"),
     "outputs": (lambda: engine.features(NET, X, outputs=3), "outputs: expected a function, got 3"),
     "mapping of layers": (

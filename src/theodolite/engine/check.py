@@ -60,7 +60,7 @@ Check = bool | Literal["every"]
 
 def require_check(check: Check) -> None:
     """Refuse anything except True, False and ``"every"``."""
-    if not isinstance(check, bool) and check != "every":
+    if not isinstance(check, (bool, str)) or check not in (True, False, "every"):
         raise DomainError(f"check: expected True, False or 'every', got {check!r}; choose one")
 
 

@@ -38,7 +38,13 @@ from theodolite.engine.plan import ParameterGroup, group_parameters
 from theodolite.engine.rounding import norms_of
 from theodolite.engine.runs import BatchLoss, ForwardRun, ModelRecorder, Progress
 from theodolite.engine.state import model_device, without_autocast
-from theodolite.linalg import SetSums, mean_over_classes, ratio_or_nan, target_columns
+from theodolite.linalg import (
+    SetSums,
+    checks_classes,
+    mean_over_classes,
+    ratio_or_nan,
+    target_columns,
+)
 
 LOGITS = "all logits"  # an entry beside the layers, whose names have no spaces
 TOTAL = "all parameters"
@@ -130,6 +136,7 @@ class LayerSums:
         return self.sets[..., -1]
 
     @classmethod
+    @checks_classes
     def of_gram(
         cls,
         gram: Float[Tensor, "*layers n n"],

@@ -176,8 +176,8 @@ def gradient_sums(
     plain = unwrap(model)
     require_fixed_mode(plain)
     owned = own_parameters(plain, layers, params)
-    example_loss = per_example_loss(first_output if loss is None and readout == LOSS else loss)
     readouts = resolve_readout(readout)
+    example_loss = per_example_loss(first_output if loss is None and readout == LOSS else loss)
     with preserved_generators(()):  # a loader draws random numbers
         whole = whole_batch(inputs, targets=targets, batch_fn=batch_fn)
     data = BatchList.of(model, inputs, [whole])

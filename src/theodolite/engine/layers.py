@@ -216,7 +216,7 @@ class LayerMapping(Mapping[str, T]):
     layers: Any  # Mapping[str, T]; a field or a property
 
     def __getitem__(self, layer: str) -> T:
-        if layer not in self.layers:
+        if not isinstance(layer, str) or layer not in self.layers:
             raise UnknownNameError("layer", layer, self.layers)
         found: T = self.layers[layer]
         return found

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from theodolite.checks import require_choice
+from theodolite.checks import require_choice, require_function
 from theodolite.engine.state import HALF
 from theodolite.errors import ShapeError
 
@@ -105,7 +105,9 @@ def gives_channels_first(module: nn.Module) -> bool:
 
 def require_pool(pool: Pool) -> None:
     """Check that a pooling is a known name, positions, or a function of the output."""
-    if not callable(pool) and not isinstance(pool, AtPositions):
+    if callable(pool):
+        require_function(pool=pool)
+    elif not isinstance(pool, AtPositions):
         require_choice(POOLS, pool=pool)
 
 

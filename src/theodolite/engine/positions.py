@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from theodolite.engine.batches import IGNORED, Batch
 from theodolite.engine.calls import tensors_in
+from theodolite.linalg import checks_classes
 
 PositionKind = Literal["classes", "binary", "numbers"]
 
@@ -47,6 +48,7 @@ class PositionLabels:
     masked: bool = False
 
     @classmethod
+    @checks_classes
     def of(cls, outputs: Tensor, batch: Batch) -> "PositionLabels | None":
         """The arrangement, from the shapes; None unless there is a label for every position.
 

@@ -16,7 +16,9 @@ from torch import Tensor
 
 from theodolite.checks import (
     require_axes,
+    require_count,
     require_finite,
+    require_flag,
     require_nonempty,
     require_same_shape,
 )
@@ -93,6 +95,8 @@ class Moments:
 
     def covariance(self, *, centered: bool = True, ddof: int = 0) -> Float[Tensor, "d d"]:
         """Covariance about the mean (or second moment about zero), divided by ``count - ddof``."""
+        require_flag(centered=centered)
+        require_count(0, ddof=ddof)
         center = self.mean if centered else torch.zeros_like(self.shift)
         return self.rebase(center).scatter / (self.count - ddof)
 
