@@ -171,6 +171,17 @@ def test_infinite_numbers_are_told():
     assert text == "Highest in l2 (30), lowest in l0 (10). It is infinite in l1."
 
 
+def test_the_raw_input_is_no_layer_of_a_comparison():
+    runs = [
+        run_with("representation", "probe_accuracy", values, name)
+        for name, values in (("a", [0.9, 0.5, 0.6]), ("b", [0.7, 0.6, 0.7]))
+    ]
+    for run in runs:
+        run.head.contents["layers"][0]["role"] = "input"
+    text = profile_sentence(groups_of(runs, 60)[0], "representation", "probe_accuracy")
+    assert text.endswith("b: higher in every layer than with a.")
+
+
 def test_numbers_of_the_whole_model_come_with_their_meaning():
     group = groups_of([survey_run()], 60)[0]
     value = group.runs[0].last.value("tangent", "equilibrium_layer", None)

@@ -456,7 +456,7 @@ def watched(carried, error=0.05, split="train"):
 def test_gains_that_carry_over(carried, finding):
     task = answers_of(watched(carried))[0]
     assert (task["certainty"], task["finding"]) == ("clear", finding)
-    assert "of the gain carries over to held-out sequences" in task["text"]
+    assert "of the fall in loss carries over to held-out sequences" in task["text"]
     assert task["evidence"] == "loss 2.1 on 16 training and 2.9 on 12 held-out sequences"
 
 

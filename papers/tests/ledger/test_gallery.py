@@ -28,6 +28,7 @@ def folder(tmp_path_factory):
         save_record(study_record(k, width, accuracy), root / "sweep" / f"seed-{k}")
     save_record(study_record(9, 64, float("nan")), root / "sweep" / "seed-9")
     save_run(survey_run(), root / "surveys" / "one")
+    save_record(Record({"kind": "transfer", "name": "a ranking"}, {}), root / "ranking")
     (root / "broken").mkdir()
     (root / "broken" / "record.json").write_text("{")
     return root

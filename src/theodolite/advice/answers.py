@@ -125,7 +125,7 @@ def _goal(data: Mapping[str, Any]) -> str:
 
 
 def _carried_gain(rows: Rows, data: Mapping[str, Any]) -> CarryOver | None:
-    """For a language model in training: the part of its gain that carries over."""
+    """For a language model in training: the part of its fall in loss that carries over."""
     share = rows.get((None, "carried_over"))
     if share is None or data.get("split") not in _TRAINED_ON:
         return None

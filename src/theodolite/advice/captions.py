@@ -290,7 +290,9 @@ def compared(first: Values, other: Values, than: str = "") -> str:
 def _other_runs(
     group: Group, first: RunView, family: str, measure: str, step: int | None
 ) -> list[str]:
+    """In how many layers other runs are higher or lower; the raw input is no layer."""
     here = values_of(group, first.latest_with(step, family, measure), family, measure)
+    here = {layer: here[layer] for layer in here if layer not in _raw_inputs(group)}
     than = f" than with {plain(first.name)}"
     parts = []
     for run in [run for run in group.runs if run is not first][:_MOST_OTHERS]:
@@ -389,9 +391,13 @@ def _share(part: int, whole: int) -> str:
 
 def layer_count(group: Group) -> int:
     """Number of layers, without the row of the raw input."""
+    return len(set(group.layers) - _raw_inputs(group))
+
+
+def _raw_inputs(group: Group) -> set[str]:
+    """The row of the raw input, if there is one."""
     entries = group.runs[0].run.head.contents.get("layers", [])
-    inputs = {entry["name"] for entry in entries if entry.get("role") == "input"}
-    return len(set(group.layers) - inputs)
+    return {entry["name"] for entry in entries if entry.get("role") == "input"}
 
 
 def layer_words(name: str) -> str:

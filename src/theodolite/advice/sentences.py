@@ -176,7 +176,7 @@ def verdict_words(finding: CarryOver) -> str:
 
 def _carried(finding: CarryOver) -> str:
     share = min(max(finding.share, 0.0), 1.0)
-    what = "the gain" if finding.losses else "its fit"
+    what = "the fall in loss" if finding.losses else "its fit"
     return f"all of {what}" if share == 1 else f"{percent(share)} of {what}"
 
 

@@ -59,7 +59,7 @@ class Exhibit:
 
 
 def find_exhibits(root: str | os.PathLike[str]) -> list[Exhibit]:
-    """Every record below a folder; the steps of a history belong to it.
+    """Every study, survey and history below a folder; the steps of a history belong to it.
 
     A damaged record is listed with its problem, because it must not hide the others.
 
@@ -68,9 +68,10 @@ def find_exhibits(root: str | os.PathLike[str]) -> list[Exhibit]:
     """
     base = Path(root)
     folders = [path.parent for path in sorted(base.rglob(_FILE)) if "steps" not in path.parts]
-    if not folders:
+    found = [exhibit for folder in folders if (exhibit := _exhibit(folder, base)) is not None]
+    if not found:
         raise RecordError(f"{base}: expected records below this folder, found none")
-    return [_exhibit(folder, base) for folder in folders]
+    return found
 
 
 def write_gallery(exhibits: Sequence[Exhibit], path: str | os.PathLike[str]) -> Path:
@@ -100,11 +101,15 @@ def _file(name: str) -> str:
     return resources.files("theodolite_papers.ledger").joinpath(name).read_text(encoding="utf-8")
 
 
-def _exhibit(folder: Path, base: Path) -> Exhibit:
+def _exhibit(folder: Path, base: Path) -> Exhibit | None:
+    """The entry of a record; None for rankings of models, which have other numbers."""
     place = str(folder.relative_to(base))
     try:
         record = load_record(folder)
-        if record.contents.get("kind") == "study":
+        kind = record.contents.get("kind")
+        if kind in ("transfer", "transfer-model"):
+            return None
+        if kind == "study":
             return _study(record, place)
         return _run(load_run(folder), place)
     except RecordError as error:
@@ -129,7 +134,7 @@ def _run(run: Run, place: str) -> Exhibit:
     contents = moment.record.contents
     data: Mapping[str, Any] = contents.get("data", {})
     settings = {name: str(data[name]) for name in ("split", "label_source", "n") if name in data}
-    settings |= {"layers": str(len(contents["layers"]))}
+    settings |= {"layers": str(sum(e.get("role") != "input" for e in contents["layers"]))}
     if run.is_history:
         settings |= {"step": str(contents["step"])}
     layers = [layer["name"] for layer in contents["layers"]]
