@@ -1,6 +1,6 @@
 """Surveys on a CPU: the time limit, three typical jobs, and the growth of each family's time.
 
-``python -m benchmarks.surveys [--only seconds,jobs,families,functions] [--data FOLDER]``
+``python -m benchmarks.surveys [--only seconds,rankings,jobs,families,functions] [--data FOLDER]``
 
 ``seconds`` surveys eight networks with the default time limit, and prints the time by the clock and
 the families that were cut. ``--threads`` is the number of threads (two for the table of
@@ -9,6 +9,9 @@ docs/scale.md). ``--case`` names some of the networks. Weights of MiniLM are tho
 
 The other parts count seconds of the processor, because other programs change them less than the
 time by the clock.
+
+``rankings`` runs ``th.transfer`` on two or three small networks with 500, 2,000 and 5,000 examples
+and limits of 2, 5 and 20 seconds. It prints the seconds, the examples and the tangent kernels.
 
 ``jobs`` are three. One surveys the CIFAR ResNet-18 with 40 images. One surveys the CIFAR ResNet-20
 with 500, in all families but covariance; its images are those of ``FOLDER/cifar10.npz`` if it is
@@ -44,7 +47,7 @@ from benchmarks.resnet import ResNet18, ResNet20, images
 from benchmarks.tangent import slope
 from theodolite.cli.story import StorySettings, tell_story
 from theodolite.measures import kernel, representation
-from theodolite.records import FAMILIES
+from theodolite.records import FAMILIES, Note
 from theodolite.surveys import SIZES
 from theodolite.surveys.record import RecordBuilder
 
@@ -190,6 +193,57 @@ def within_limit(folder: Path | None, only: str, limit: float) -> None:
         )
 
 
+def rankings() -> None:
+    """The table of docs/scale.md: rankings with a time limit."""
+    print("| networks | examples | limit | seconds | used | tangent kernels | note |")
+    print("|---|---|---|---|---|---|---|")
+    draws = torch.Generator().manual_seed(0)
+    for name, make in ranked_networks().items():
+        for count in (500, 2000, 5000):
+            shape = (3, 16, 16) if "CNN" in name else (20,)
+            x = torch.randn(count, *shape, generator=draws)
+            y = (x.flatten(1)[:, :2].prod(1) > 0).long() + 2 * (x.flatten(1)[:, 2] > 0)
+            th.transfer(make(), (x[:60], y[:60]))  # imports and first calls
+            for limit in (2.0, 5.0, 20.0):
+                started = time.process_time()
+                found = th.transfer(make(), (x, y), examples=count, seconds=limit)
+                taken = time.process_time() - started
+                contents = found.record.contents
+                models = contents["models"]
+                sizes = [model["tangent"]["n"] if model["tangent"] else 0 for model in models]
+                late = any(n["note"] == Note.BEYOND_SECONDS for m in models for n in m["notes"])
+                cells = [name, f"{count:,}", f"{limit:g}", f"{taken:.2f}"]
+                cells += [f"{contents['data']['probe']:,}", ", ".join(map(str, sorted(sizes)))]
+                print(f"| {' | '.join(cells)} | {'late' if late else ''} |", flush=True)
+
+
+def ranked_networks() -> dict[str, Callable[[], dict[str, nn.Module]]]:
+    """Name -> what makes the networks of a ranking."""
+
+    def perceptron(width: int) -> nn.Module:
+        sizes = [(20, width), (width, width)]
+        hidden = [part for size in sizes for part in (nn.Linear(*size), nn.ReLU())]
+        return nn.Sequential(*hidden, nn.Linear(width, 4)).eval()
+
+    def convolutions(width: int) -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(3, width, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(width, 2 * width, 3, padding=1),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(2),
+            nn.Flatten(),
+            nn.Linear(8 * width, 4),
+        ).eval()
+
+    return {
+        "two MLPs, widths 64 and 128": lambda: {str(w): perceptron(w) for w in (64, 128)},
+        "two MLPs, widths 1,000 and 1,400": lambda: {str(w): perceptron(w) for w in (1000, 1400)},
+        "three CNNs, widths 8 to 24": lambda: {str(w): convolutions(w) for w in (8, 16, 24)},
+    }
+
+
 def report(name: str, call: Callable[..., Any], *args: Any, **options: Any) -> None:
     with by_part() as parts:
         taken = seconds(lambda: call(*args, **options))
@@ -321,7 +375,7 @@ def exponent(name: str, sizes: tuple[int, ...], taken: list[float], stated: floa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu", choices=["cpu"])
-    parser.add_argument("--only", default="seconds,jobs,families,functions")
+    parser.add_argument("--only", default="seconds,rankings,jobs,families,functions")
     parser.add_argument("--case", default="", help="part of a network's name")
     parser.add_argument("--seconds", type=float, default=30.0, help="the time limit")
     parser.add_argument("--family", default="", help="part of a family's name")
@@ -332,6 +386,8 @@ def main() -> None:
     parts = chosen.only.split(",")
     if "seconds" in parts:
         within_limit(chosen.data, chosen.case, chosen.seconds)
+    if "rankings" in parts:
+        rankings()
     if "functions" in parts:
         functions()
     if "families" in parts:

@@ -595,7 +595,7 @@ def test_no_matrix_of_all_examples_is_decomposed_twice(monkeypatch, width, tange
         monkeypatch.setattr(torch.linalg, name, counted)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, 2))
-    monkeypatch.setattr(transfers, "_PROBED", 30)
+    monkeypatch.setattr(transfers, "PROBED", 30)
     found = th.transfer(model, task(120), tangent=tangent, tangent_examples=60)
     assert found.record.contents["models"][0]["examples"] == 120
     wide, of_all = width == 90, [size for size in sizes if size[1] == 120]
@@ -726,55 +726,11 @@ def test_notes_of_several_models_are_one_line_and_older_notes_are_read(tmp_path)
         require_transfer(replace(found.record, contents=older), "folder")
 
 
-def test_seconds_shorten_the_tangent_kernel_and_say_so(monkeypatch):
-    import time
-
-    from theodolite.surveys import transfers
-
-    sizes = []
-    whole = transfers.body_kernel
-
-    def slow(body, rows, examples, *rest, **options):
-        sizes.append(len(examples.batch))
-        time.sleep(2e-4 * len(examples.batch) ** 2)
-        return whole(body, rows, examples, *rest, **options)
-
-    monkeypatch.setattr(transfers, "body_kernel", slow)
-    found = th.transfer(good(), task(200), seconds=1.0)
-    model = found.record.contents["models"][0]
-    assert sizes[0] == 20
-    assert model["tangent"]["n"] == sizes[-1] < 200
-    (note,) = (note for note in model["notes"] if note["note"] == Note.FEWER_FOR_SECONDS)
-    assert note["facts"] == {"count": sizes[-1], "wanted": 200, "seconds": 1.0}
-    sizes.clear()
-    th.transfer(good(), task(60))
-    assert sizes == [60]
-
-
-@pytest.mark.parametrize(("seconds", "late"), [(1e-3, True), (1000.0, False), (None, False)])
-def test_a_limit_of_time_that_was_not_kept_is_said_once(seconds, late):
-    x, y = task(60)
-    found = th.transfer([good(), good()], (x, y), seconds=seconds)
-    kinds = [[note["note"] for note in model["notes"]] for model in found.record.contents["models"]]
-    assert [Note.BEYOND_SECONDS in kind for kind in kinds] == [late, late]
-    assert found.summary().count("Took longer than seconds=0.001 allows") == int(late)
-
-
 def test_features_beyond_the_memory_limit_are_refused_with_numbers():
     wide = nn.Sequential(nn.Linear(3, 20_000), nn.ReLU(), nn.Linear(20_000, 2))
     data = torch.randn(100, 3), torch.arange(100) % 2
     with pytest.raises(DomainError, match=r"at least [\d.]+ MB .*100 examples and their features"):
         th.transfer(wide, data, memory_limit="5MB")
-
-
-def test_the_last_regressions_leave_less_time_for_tangent_kernels(monkeypatch):
-    x, y = task(60)
-    counts = []
-    for closing in (0.0, 1e6):
-        monkeypatch.setattr(transfers, "_closing_seconds", lambda count, s=closing: s)
-        found = th.transfer(good(), (x, y), seconds=1000)
-        counts.append(found.record.contents["models"][0]["tangent"]["n"])
-    assert counts == [60, 20]
 
 
 def test_kernels_beyond_the_memory_limit_are_refused_with_numbers():

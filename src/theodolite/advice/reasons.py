@@ -97,10 +97,12 @@ _WORDS: Mapping[Note, str] = {
     " used.",
     Note.NOTHING_TRAINABLE: "No parameter below the head is trainable: the forecast is that of a"
     " linear probe of the features.",
+    Note.FEWER_EXAMPLES: "All models use {count:,} of {wanted:,} examples, because of"
+    " seconds={seconds:g}; seconds=None takes all.",
     Note.FEWER_FOR_SECONDS: "Tangent kernel of {count} of {wanted} examples, because of"
     " seconds={seconds:g}; seconds=None takes all.",
-    Note.BEYOND_SECONDS: "Took longer than seconds={seconds:g} allows: features, linear probes and"
-    " the last regressions are never cut. A smaller examples= shortens them.",
+    Note.BEYOND_SECONDS: "Took longer than seconds={seconds:g} allows. Building a model and"
+    " measuring its fewest examples are never cut. Other programs may have slowed the machine.",
     Note.FEATURES_ALONE: "The tangent kernel was not measured, so this model is judged by its"
     " features alone: {why}",
     Note.TANGENT_MEMORY: "it needs more memory than allowed; a smaller tangent_examples= or a"

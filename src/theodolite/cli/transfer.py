@@ -89,9 +89,7 @@ def transfer(  # one parameter per option is how typer reads a command
     workers: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 1,
     seconds: Annotated[
         float | None,
-        typer.Option(
-            help="Time limit in seconds for all models; tangent kernels then use fewer examples."
-        ),
+        typer.Option(help="Time limit in seconds for all models, which then use fewer examples."),
     ] = None,
     memory_limit: Annotated[
         str | None, typer.Option(help="E.g. 4GB; larger tangent kernels are not measured.")

@@ -185,6 +185,7 @@ class Note(StrEnum):
     FEW_LABELS = "few-labels"
     UNUSED_ENTRY = "unused-entry"
     NOTHING_TRAINABLE = "nothing-trainable"
+    FEWER_EXAMPLES = "fewer-examples"
     FEWER_FOR_SECONDS = "fewer-for-seconds"
     BEYOND_SECONDS = "beyond-seconds"
     FEATURES_ALONE = "features-alone"

@@ -110,6 +110,16 @@ class Probe:
         """The first examples and their targets."""
         return self.batch.take(slice(0, count)), self.targets.take(count)
 
+    def first(self, count: int) -> "Probe":
+        """The first examples alone. Their digest is that of all."""
+        if count >= len(self):
+            return self
+        batch, targets = self.take(count)
+        truth, groups = (
+            None if part is None else part.take(count) for part in (self.truth, self.groups)
+        )
+        return replace(self, batch=batch, targets=targets, truth=truth, groups=groups)
+
     def with_classes(self, *, convert: bool) -> "Probe":
         """The same examples with whole real targets as class labels, balanced over classes.
 

@@ -30,7 +30,7 @@ _MINUTE = 60.0
 _HOUR = 3600.0
 _PATIENCE = 10.0  # seconds before the first line in a log, and between lines
 _PRODUCT = 256  # rows of the matrices whose product is timed
-_DECOMPOSED = 1024  # rows of the matrix that is decomposed on a GPU
+_DECOMPOSED = {"cpu": 384, "cuda": 1024}  # rows of the matrix whose decomposition is timed
 _REPEATS, _SHORT = 5, 0.1  # repetitions of a timing; a longer one (in seconds) is not repeated
 # Examples and multiply-adds of the timed pass. A GPU takes as long for few examples as for many.
 _TIMED = {"cpu": (16, 2e10), "cuda": (128, 1e12)}
@@ -45,18 +45,21 @@ class Cost:
     Args:
         passes: number of forward passes of single examples.
         products: multiply-adds of linear algebra on the results, in all layers together.
+        cubes: cubed sizes of large decompositions, if they are not counted as products.
     """
 
     passes: tuple[float | int, ...] = ()
     products: float | int = 0.0
+    cubes: float | int = 0.0
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Seconds of a forward pass per example, and of a multiply-add of linear algebra."""
+    """Seconds of a forward pass per example, of a multiply-add, and of a decomposition per cube."""
 
     example: float
     product: float
+    cube: float = 0.0
 
     @classmethod
     def measured(cls, model: nn.Module, batch: Batch, single: float = 0.0) -> "Speed":
@@ -77,7 +80,8 @@ class Speed:
 
     def seconds(self, cost: Cost) -> float:
         """Seconds of a stage at this speed."""
-        return self.example * sum(cost.passes) + self.product * cost.products
+        algebra = self.product * cost.products + self.cube * cost.cubes
+        return self.example * sum(cost.passes) + algebra
 
 
 def _timed(call: Callable[[], object], device: torch.device) -> float:
@@ -102,10 +106,15 @@ def product_seconds(device: torch.device) -> float:
     if device.type != "cuda":
         matrix = torch.ones(_PRODUCT, _PRODUCT, dtype=torch.float64)
         return _timed(lambda: matrix @ matrix, matrix.device) / _PRODUCT**3
-    rows = torch.arange(_DECOMPOSED, dtype=torch.float64, device=device)
+    return cube_seconds(device) / EIGEN
+
+
+def cube_seconds(device: torch.device) -> float:
+    """Seconds of a decomposition divided by the cube of its size."""
+    size = _DECOMPOSED.get(device.type, _DECOMPOSED["cpu"])
+    rows = torch.arange(size, dtype=torch.float64, device=device)
     distances = -(rows[:, None] - rows).abs()
-    seconds = _timed(lambda: torch.linalg.eigh(distances), device)
-    return seconds / (EIGEN * _DECOMPOSED**3)
+    return _timed(lambda: torch.linalg.eigh(distances), device) / size**3
 
 
 def _first_backward_pass() -> None:

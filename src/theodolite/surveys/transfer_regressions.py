@@ -32,8 +32,12 @@ from theodolite.linalg import (
 from theodolite.measures import kernel
 from theodolite.records import NORMAL, Note
 from theodolite.surveys.heads import Body, WithHead
+from theodolite.surveys.progress import Cost
 from theodolite.theory.learning import LearningCurve, curve_from_spectrum
 
+# Multiply-adds that take as long as the work on one entry of a kernel. Ridges of a regression, and
+# of a learning curve.
+_ENTRY, _RIDGES, _CURVE = 300, 15, 33
 _ROWS = 10  # outputs of the new head; the body's kernel is the mean of their kernels
 # Three numbers from benchmarks/transfer compare kernel regression with fine-tuned networks.
 # Half of the 95 % interval of their difference in accuracy where the error is small.
@@ -125,6 +129,39 @@ def kernel_regressions(
     plain = _regression(_spectrum(outputs[:count]), answers[:count])
     beyond = _all_layers(layers or [outputs], answers, count)
     return KernelRegressions(mixed, best, plain, every, tangent=True, all_layers=beyond)
+
+
+def regressions_cost(
+    count: int, tangent: int, layers: Sequence[int], width: int, columns: int
+) -> Cost:
+    """Cost of :func:`kernel_regressions` and :func:`predicted_curve`.
+
+    Args:
+        count: number of examples.
+        tangent: number of examples of the tangent kernel; 0 if there is none.
+        layers: number of features of every layer.
+        width: number of features that the head receives.
+        columns: number of target columns.
+    """
+    products = cubes = 0.0
+    every = sum(layers) or width
+    # The sizes of matrices, the parts that fill them, and the ridges of their regressions.
+    matrices = [(count, width, 1, _RIDGES)]
+    if tangent:
+        cubes += 2.0 * tangent**3
+    if tangent and tangent < count:
+        matrices += [(tangent, width, 1, _RIDGES), (tangent, every, 1, _RIDGES)]
+        matrices += [(count, every, max(1, len(layers)), _RIDGES)]
+    for n, features, parts, ridges in matrices:
+        rank = min(n, features)
+        products += ridges * n * rank * (1.0 + columns)
+        if _are_few(n, features):
+            cubes += 2.0 * n * features**2
+        else:
+            cubes += n**3
+            products += n**2 * (features + parts * _ENTRY)
+    largest = min(count, every if tangent and tangent < count else width)
+    return Cost((), products + _CURVE * count * largest * (1.0 + columns), cubes)
 
 
 def _all_layers(layers: Sequence[Tensor], answers: Tensor, count: int) -> AllLayers:

@@ -8,7 +8,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ from theodolite.surveys.layers import Footprint, Layer, survey_layers
 from theodolite.surveys.options import SurveyOptions
 from theodolite.surveys.plan import LIVE, USED, warn_of_memory
 from theodolite.surveys.probe import Probe, draw_probe, fit_inputs
-from theodolite.surveys.progress import EIGEN, product_seconds
+from theodolite.surveys.progress import Speed, TimeBudget, cube_seconds
 from theodolite.surveys.results import unused_folder
 from theodolite.surveys.run import versions
 from theodolite.surveys.targets import Task
@@ -82,6 +82,7 @@ from theodolite.surveys.transfer_regressions import (
     forecast,
     kernel_regressions,
     predicted_curve,
+    regressions_cost,
 )
 from theodolite.surveys.transfer_results import Transfer
 from theodolite.surveys.transfer_sources import (
@@ -95,16 +96,25 @@ from theodolite.surveys.transfer_sources import (
     own_name,
     unmatched,
 )
+from theodolite.surveys.transfer_time import (
+    PROBED,
+    Limit,
+    Pace,
+    Trial,
+    chosen_examples,
+    fewest_examples,
+)
 from theodolite.sweeps import Failure, RayResources, Report, run_in_processes, run_on_ray
 from theodolite.theory.learning import LearningCurve
 
 Prepare = Callable[[Any], Any]
 
-_PROBED = 500  # largest number of examples for the linear probe of a layer
 _FEW = 20  # examples of the kernel whose time predicts that of a larger one
 _KERNELS = 7  # kernels between all examples that exist at one time, in float64
 _PATIENCE = 1.2  # time of a model over its share of the limit, above which a note says so
-_CLOSING = 3  # decompositions at the end
+_TRIALS = 0.1  # share of the time for trials of more than one model
+_TRIED = 16  # examples of a trial
+_GROWTH = 1.5  # a larger tangent kernel is measured if it has this many times the examples
 
 
 @dataclass(frozen=True)
@@ -122,11 +132,11 @@ class TransferOptions:
         pool: how the output of a layer becomes one row: "mean", "max", "flatten", "cls", "last".
         labels: numbers of labels for the learning curve; by default up to ten times the examples.
         batch_size: examples in one forward pass for features. Tangent kernels choose their own.
-        seconds: time limit for all models together; each gets an equal share. If needed, tangent
-            kernels use fewer examples. Building a model, one pass over the examples, linear probes
-            and the last regressions are never cut. For 2,000 examples of a small network they take
-            three to four seconds per model. A note says if a model took longer than its share, and
-            a smaller ``examples`` shortens it. None for no limit.
+        seconds: time limit for all models together; each gets an equal share. If needed, all models
+            use a half, a quarter, ... of the examples, at least 250 and two of each class. Tangent
+            kernels may use fewer. The numbers are chosen from the measured speed, and notes give
+            them. Reading the data and building a model are never cut. A note says if a model took
+            longer than its share. None for no limit.
         memory_limit: limit for the memory that measuring adds, in bytes or as a size such as "4GB".
             Models and data do not count. A model that needs more is refused with a reason.
         device: device for measuring; by default that of each model.
@@ -243,6 +253,7 @@ def transfer(
         >>> found.names
         ['wide', 'narrow']
     """
+    begun = time.perf_counter()
     chosen = _chosen(options, keywords)
     _require_callables(prepare, progress)
     require_kind((RayResources, type(None)), ray=ray)
@@ -260,10 +271,10 @@ def transfer(
     data, items = numbered(data, targets)
     probe = draw_probe(data, survey_options, targets=targets)
     probe = replace(probe, digest=items_digest(items or [], probe.digest))
-    notes = [*_require_task(probe), *unmatched(sources, head=chosen.head, prepare=prepare)]
+    _require_task(probe)
+    notes = unmatched(sources, head=chosen.head, prepare=prepare)
     _require_memory(len(probe), chosen)
-    share = None if chosen.seconds is None else chosen.seconds / len(sources) * workers
-    work = _Work(probe, chosen, prepare, items, share)
+    work = _Work(probe, chosen, prepare, items)
     store = None
     if folder is not None:
         store = _Store(_folder(Path(folder), probe, chosen, overwrite=overwrite))
@@ -279,6 +290,9 @@ def transfer(
             waiting.append((name, source))
         else:
             kept[name] = found
+    work = work.in_time(begun, waiting, kept, workers=workers, here=ray is None)
+    notes = [*_require_task(work.probe), *notes, *_cut(probe, work.probe, chosen.seconds)]
+    probe = work.probe
 
     def keep(job: tuple[str, Source], outcome: Record) -> None:
         name = job[0]
@@ -375,6 +389,14 @@ def _require_task(probe: Probe) -> list[Reason]:
     return notes
 
 
+def _cut(given: Probe, used: Probe, seconds: float | None) -> list[Reason]:
+    """A note if the time limit left fewer examples."""
+    if len(used) == len(given):
+        return []
+    facts = {"count": len(used), "wanted": len(given), "seconds": seconds}
+    return [reason(Note.FEWER_EXAMPLES, **facts)]
+
+
 def _require_memory(count: int, options: TransferOptions) -> None:
     """Refuse kernels between all examples above the limit; warn of those above free memory."""
     limit = size_in_bytes(options.memory_limit)
@@ -457,16 +479,91 @@ class _Store:
 
 @dataclass(frozen=True)
 class _Work:
-    """Measures one model; this object is sent to worker processes."""
+    """Measures one model; this object is sent to worker processes.
+
+    Args:
+        probe: the examples.
+        options: options of the ranking.
+        prepare: the user's function, or one for each model.
+        items: objects behind the examples, if they are not tensors.
+        pace: the time of each model; None without a limit.
+        built: the model that was built for a trial.
+    """
 
     probe: Probe
     options: TransferOptions
     prepare: Prepare | Mapping[str, Prepare] | None
     items: Sequence[Any] | None
-    seconds: float | None = None  # of one model
+    pace: Pace | None = None
+    built: dict[str, nn.Module] = field(default_factory=dict)
 
     def _prepare(self, name: str) -> Prepare | None:
         return self.prepare.get(name) if isinstance(self.prepare, Mapping) else self.prepare
+
+    def _converter(self, name: str) -> Prepare | None:
+        """The function that converts examples, or the numbers of objects, for one model."""
+        prepare = self._prepare(name)
+        return prepare if self.items is None else from_items(self.items, prepare, name)
+
+    def in_time(
+        self,
+        begun: float,
+        waiting: Sequence[tuple[str, Source]],
+        kept: Mapping[str, Record],
+        *,
+        workers: int,
+        here: bool,
+    ) -> "_Work":
+        """The same work on as many examples as fit into the time, if it is limited.
+
+        All models get the same examples. If an earlier run has measured some, theirs.
+
+        Args:
+            begun: start of the time.
+            waiting: the models, in their order.
+            kept: records of models that were measured.
+            workers: number of processes.
+            here: whether one worker is this process.
+        """
+        options, built = self.options, dict[str, nn.Module]()
+        if options.seconds is None:
+            return self
+        budget = TimeBudget(options.seconds, Speed(1.0, 0.0), begun)
+        trials = self._trials(budget, waiting, built)
+        rounds = max(1, -(-len(waiting) // workers))
+        count = min((r.contents["examples"] for r in kept.values()), default=len(self.probe))
+        if trials and not kept:
+            fewest = fewest_examples(self.probe.targets.labels, count)
+            tangent = options.tangent_examples if options.tangent else 0
+            count = chosen_examples(budget, trials, rounds, count, fewest, tangent)
+        in_turn = here and (workers == 1 or len(waiting) == 1)
+        names = tuple(name for name, _ in waiting) if in_turn else None
+        speed = trials[0].speed if trials else Speed(0.0, 0.0)
+        pace = Pace(budget, names, max(budget.left, 0.0) / rounds, speed)
+        built = built if in_turn else {}
+        return replace(self, probe=self.probe.first(count), pace=pace, built=built)
+
+    def _trials(
+        self,
+        budget: TimeBudget,
+        waiting: Sequence[tuple[str, Source]],
+        built: dict[str, nn.Module],
+    ) -> list[Trial]:
+        """Speed and sizes of the models that are there, or of the first one that can be built."""
+        modules = [job for job in waiting if isinstance(job[1], nn.Module)]
+        found: list[Trial] = []
+        for name, source in modules or waiting:
+            late = budget.left < (1 - _TRIALS) * budget.seconds
+            if found and (late or not modules):
+                break
+            try:
+                model = built_model(name, source)
+                found.append(_trial(name, model, self.probe, self.options, self._converter(name)))
+            except Exception:  # measuring the model gives the reason
+                continue
+            if not modules:
+                built[name] = model
+        return found
 
     def digest(self, name: str, source: Source) -> str:
         """A digest of examples, options and model. It shows whether an old record may be used."""
@@ -479,17 +576,19 @@ class _Work:
         """Build the model, measure it and release it."""
         name, source = job
         began = time.perf_counter()
-        model = built_model(name, source)
+        seconds = None if self.pace is None else self.pace.seconds(name)
+        model = self.built.pop(name, None)
+        model = built_model(name, source) if model is None else model
         built = time.perf_counter() - began
-        prepare = self._prepare(name)
-        if self.items is not None:
-            prepare = from_items(self.items, prepare, name)
-        until = None if self.seconds is None else began + self.seconds
-        record = _measured(name, model, self.probe, self.options, prepare, report, until)
+        limit = None
+        if self.pace is not None and seconds is not None:
+            limit = Limit(began + seconds, self.pace.speed)
+        prepare = self._converter(name)
+        record = _measured(name, model, self.probe, self.options, prepare, report, limit)
         contents = dict(record.contents)
         contents["source"] = source if isinstance(source, str) else own_name(source)
         contents["seconds"] = {"build": built, **contents["seconds"]}
-        if self.seconds is not None and time.perf_counter() - began > _PATIENCE * self.seconds:
+        if seconds is not None and time.perf_counter() - began > _PATIENCE * seconds:
             late = reason(Note.BEYOND_SECONDS, seconds=self.options.seconds)
             contents["notes"] = [*contents["notes"], late.to_entry()]
         return replace(record, contents=contents)
@@ -540,27 +639,13 @@ def _measured(
     options: TransferOptions,
     prepare: Prepare | None,
     report: Report,
-    until: float | None,
+    time_limit: Limit | None,
 ) -> Record:
     """Measure all numbers of one model, within its time limit if there is one."""
     seconds: dict[str, float] = {}
     notes: list[Reason] = []
-    require_device(options.device, model)
-    place = options.device or model_device(model)
     limit = size_in_bytes(options.memory_limit)
-    with _moved(model, options.device), limited_memory(limit), untouched(model):
-        model.eval()
-        examples = _Prepared(probe.batch.to(place), prepare, options.batch_size, place)
-        few = replace(probe, batch=examples.part(slice(0, 2)), notes={})
-        if probe.suspect is not None and prepare is not None:
-            index, odd = probe.suspect
-            few = replace(few, suspect=(index, _as_batch(prepare, odd)))
-        fit = fit_inputs(model, few, SurveyOptions())
-        examples = replace(examples, cast=fit.cast)
-        wanted = (
-            options.head.get(name, "auto") if isinstance(options.head, Mapping) else options.head
-        )
-        body = pretrained_body(model, examples.part(slice(0, 3)), wanted)
+    with _body_and_examples(name, model, probe, options, prepare) as (body, examples):
         began = time.perf_counter()
         shown, footprint = _layers(body, examples.part(slice(0, 3)), options)
         examples, free = _fitting(examples, probe, shown, footprint, limit)
@@ -580,7 +665,14 @@ def _measured(
         seconds["probes"] = time.perf_counter() - began - seconds["features"]
         report(0.5, f"{name}: linear probes")
         began = time.perf_counter()
-        until = None if until is None else until - _closing_seconds(len(outputs))
+        until = None
+        if time_limit is not None:
+            widths = [rows[layer.name].shape[1] for layer in shown]
+            tangent = min(options.tangent_examples, len(outputs))
+            sizes = widths, outputs.shape[1], regression_targets(answers)[0].shape[1]
+            until = time_limit.end - time_limit.speed.seconds(
+                regressions_cost(len(outputs), tangent, *sizes)
+            )
         options = replace(options, memory_limit=free)
         of_body = _body_kernel(body, outputs, examples, options, notes, until)
         found = kernel_regressions(outputs, [rows[layer.name] for layer in shown], of_body, answers)
@@ -610,6 +702,49 @@ def _measured(
         "notes": [note.to_entry() for note in notes],
     }
     return Record(contents, _model_arrays(found, curve, answers))
+
+
+@contextmanager
+def _body_and_examples(
+    name: str, model: nn.Module, probe: Probe, options: TransferOptions, prepare: Prepare | None
+) -> Iterator[tuple[Body, _Prepared]]:
+    """The model up to its head and the examples that it takes; the model is restored afterwards."""
+    require_device(options.device, model)
+    place = options.device or model_device(model)
+    limit = size_in_bytes(options.memory_limit)
+    with _moved(model, options.device), limited_memory(limit), untouched(model):
+        model.eval()
+        examples = _Prepared(probe.batch.to(place), prepare, options.batch_size, place)
+        few = replace(probe, batch=examples.part(slice(0, 2)), notes={})
+        if probe.suspect is not None and prepare is not None:
+            index, odd = probe.suspect
+            few = replace(few, suspect=(index, _as_batch(prepare, odd)))
+        fit = fit_inputs(model, few, SurveyOptions())
+        examples = replace(examples, cast=fit.cast)
+        head = options.head
+        wanted = head.get(name, "auto") if isinstance(head, Mapping) else head
+        yield pretrained_body(model, examples.part(slice(0, 3)), wanted), examples
+
+
+def _trial(
+    name: str, model: nn.Module, probe: Probe, options: TransferOptions, prepare: Prepare | None
+) -> Trial:
+    """Speed and sizes of one model, from a few examples."""
+    with _body_and_examples(name, model, probe, options, prepare) as (body, examples):
+        start = examples.part(slice(0, 3))
+        shown, footprint = _layers(body, start, options)
+        limit = size_in_bytes(options.memory_limit)
+        examples, _ = _fitting(examples, probe, shown, footprint, limit)
+        began = time.perf_counter()
+        few = examples.part(slice(0, min(_TRIED, examples.size)))
+        preparing = (time.perf_counter() - began) / len(few)
+        with torch.no_grad():
+            outputs = start.run(body)
+        speed = Speed.measured(body, few, footprint.per_example(footprint.products))
+        speed = replace(speed, cube=cube_seconds(outputs.device))
+        columns = regression_targets(_answers(probe, outputs.device))[0].shape[1]
+        layers = tuple(layer.features for layer in shown)
+        return Trial(speed, preparing, layers, outputs.shape[1], columns)
 
 
 def _model_arrays(
@@ -655,18 +790,20 @@ def _body_kernel(
     wanted = min(options.tangent_examples, len(rows))
     if until is None or wanted <= _FEW:
         return measured(wanted)
-    began = time.perf_counter()
-    found = measured(_FEW)
-    now = time.perf_counter()
-    if found is None:
-        return None
-    # Time grows no faster than the square of the number of examples.
-    fits = int(_FEW * (max(until - now, 0.0) / (now - began)) ** 0.5)
-    count = min(wanted, max(fits, _FEW))
+    count, more, found = 0, _FEW, None
+    while more == wanted > count or more >= _GROWTH * count:
+        began, count = time.perf_counter(), more
+        found = measured(count)
+        if found is None:
+            return None
+        now = time.perf_counter()
+        # Time grows no faster than the square of the number of examples. Few examples take longer
+        # than that of many predicts, so larger kernels are tried step by step.
+        more = min(wanted, int(count * (max(until - now, 0.0) / (now - began)) ** 0.5))
     if count < wanted:
         facts = {"count": count, "wanted": wanted, "seconds": options.seconds}
         notes.append(reason(Note.FEWER_FOR_SECONDS, **facts))
-    return found if count == _FEW else measured(count)
+    return found
 
 
 @contextmanager
@@ -681,11 +818,6 @@ def _moved(model: nn.Module, device: torch.device | str | None) -> Iterator[None
         yield
     finally:
         model.to(home)
-
-
-def _closing_seconds(count: int) -> float:
-    """Expected time of the regressions with all examples, which follow the tangent kernel."""
-    return _CLOSING * EIGEN * product_seconds(torch.device("cpu")) * count**3
 
 
 def _fitting(
@@ -767,7 +899,7 @@ def _are_equal(rows: Tensor, others: Tensor) -> bool:
 
 def _probe(rows: Tensor, answers: Tensor) -> dict[str, Any]:
     """The linear probe of features, and their label alignment."""
-    count = min(len(rows), _PROBED)
+    count = min(len(rows), PROBED)
     own = representation.leave_one_out_probe(rows[:count], answers[:count])
     area = representation.alignment_area(rows[:count], answers[:count])
     return {
