@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from theodolite import data as datasets
-from theodolite.errors import DataError, DomainError, ShapeError, UnknownNameError
+from theodolite.errors import DataError, DomainError, DtypeError, ShapeError, UnknownNameError
+from theodolite_papers import alignment_zoo
 from theodolite_papers.imani2022._fitted_features import rbf_features, sparse_codes
 from theodolite_papers.imani2022._image_features import (
     hog_features,
@@ -43,6 +44,41 @@ X, Y = np.zeros((4, 8, 8), np.uint8), np.array([0, 1, 1, 0])
             lambda: datasets.disjoint_rows(10, -4),
             DomainError,
             r"sizes\[0\]: expected an integer of at least 0, got -4",
+        ),
+        (
+            lambda: data.balanced_rows(LABELS, 3, []),
+            DomainError,
+            "classes: expected at least one class, got none",
+        ),
+        (
+            lambda: data.peaks_values(torch.rand(2, 6), None),
+            DtypeError,
+            "task: expected text, got None",
+        ),
+        (
+            lambda: data.gaussian(None, train="5"),
+            DomainError,
+            "train: expected an integer of at least 1, got '5'",
+        ),
+        (
+            lambda: data.peaks("ABC", generator=0),
+            DtypeError,
+            "generator: expected torch.Generator or None, got 0",
+        ),
+        (
+            lambda: data.class_subset(None, [0]),
+            DtypeError,
+            "dataset: expected Dataset, got None",
+        ),
+        (
+            lambda: data.class_pairs(None),
+            DtypeError,
+            "classes: expected int or a list, got None",
+        ),
+        (
+            lambda: alignment_zoo.load(3),
+            DtypeError,
+            "folder: expected a path as text or pathlib.Path, got int",
         ),
         (
             lambda: data.pair_task(LABELS, (1, 1)),

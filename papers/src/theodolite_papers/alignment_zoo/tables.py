@@ -24,6 +24,7 @@ import numpy as np
 import pandas as pd
 
 from theodolite.errors import RecordError
+from theodolite.records import require_path
 
 __all__ = ["RECORDS", "Zoo", "load", "merge", "save"]
 
@@ -109,6 +110,7 @@ def load(folder: str | os.PathLike[str] = RECORDS) -> Zoo:
     Raises:
         RecordError: If the file is not there or damaged.
     """
+    require_path(folder=folder)
     path = Path(folder) / _FILE
     try:
         with np.load(path, allow_pickle=False) as file:

@@ -6,10 +6,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from theodolite.checks import require_axes, require_count, require_nonnegative, require_symmetric
+from theodolite.checks import (
+    require_axes,
+    require_count,
+    require_kind,
+    require_nonnegative,
+    require_symmetric,
+)
 from theodolite.data import Dataset, unit_rows
 from theodolite.errors import DomainError, ShapeError
-from theodolite.linalg import array_function, double, eps_of, symmetric_eigen
+from theodolite.linalg import array_function, checks_classes, double, eps_of, symmetric_eigen
 from theodolite_papers.lab.data.tasks import random_labels
 
 __all__ = [
@@ -34,6 +40,7 @@ _CENTERS = 10
 _WIDTH = 0.1
 
 
+@checks_classes
 def covariance_root(covariance: Float[Tensor, "d d"]) -> Float[Tensor, "d d"]:
     """The symmetric square root of a covariance, singular or not, in float64.
 
@@ -55,6 +62,7 @@ def covariance_root(covariance: Float[Tensor, "d d"]) -> Float[Tensor, "d d"]:
     return (vectors * values.clamp(min=0).sqrt()) @ vectors.mT
 
 
+@checks_classes
 def gaussian_inputs(
     count: int,
     covariance: Float[Tensor, "d d"],
@@ -86,6 +94,7 @@ def gaussian_inputs(
     return (rows if mean is None else rows + double(mean).cpu()).to(covariance)
 
 
+@checks_classes
 def rotated_covariance(
     eigenvalues: Float[Tensor, " d"], generator: torch.Generator | None = None
 ) -> Float[Tensor, "d d"]:
@@ -106,6 +115,7 @@ def rotated_covariance(
     return ((matrix + matrix.mT) / 2).to(eigenvalues)
 
 
+@checks_classes
 def gaussian(
     covariance: Float[Tensor, "d d"] | None = None,
     train: int = 2000,
@@ -130,6 +140,7 @@ def gaussian(
     References:
         [maennel2020], Figure 20.
     """
+    require_count(1, train=train, test=test, num_classes=num_classes)
     if covariance is None:
         covariance = rotated_covariance(1 / torch.arange(1.0, 21.0), generator)
     x = gaussian_inputs(train + test, covariance, generator=generator)
@@ -140,6 +151,7 @@ def gaussian(
 
 def _columns(task: str) -> tuple[int, int, int]:
     """Columns of gate, upper and lower variable."""
+    require_kind(str, task=task)
     if len(task) != 3 or len(set(task)) != 3 or not set(task) <= set(PEAKS_VARIABLES):
         raise DomainError(
             f"task: expected three distinct letters of {PEAKS_VARIABLES}, e.g. 'ABC', got {task!r}"
@@ -205,6 +217,7 @@ def _require_six(variables: Tensor) -> None:
         )
 
 
+@checks_classes
 def peaks_inputs(
     count: int, generator: torch.Generator | None = None
 ) -> tuple[Float[Tensor, "n 6"], Float[Tensor, "n 60"]]:
@@ -242,6 +255,7 @@ def unrelated_tasks(task: str) -> tuple[str, ...]:
     return tuple(other for other in PEAKS_TASKS if not set(other) & set(task))
 
 
+@checks_classes
 def peaks(
     task: str = "ABC",
     train: int = 2000,

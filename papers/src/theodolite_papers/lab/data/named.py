@@ -18,6 +18,7 @@ from torch.nn import functional
 from theodolite.checks import require_axes, require_count
 from theodolite.data import Dataset, channels_first, disjoint_rows, load_npz
 from theodolite.errors import DataError, ShapeError, UnknownNameError
+from theodolite.linalg import checks_classes
 
 __all__ = [
     "CT_FILE",
@@ -186,6 +187,7 @@ def _named(dataset: Dataset, expected: ImageSet, source: str) -> Dataset:
     return replace(dataset, y_train=y_train, y_test=y_test, classes=names)
 
 
+@checks_classes
 def load_ct_position(
     train: int = 1000,
     test: int = 1000,
@@ -235,6 +237,7 @@ def load_ct_position(
     return Dataset("ct_position", x[rows], y[rows], x[held_out], y[held_out])
 
 
+@checks_classes
 def central_crop(images: Num[Tensor, "n c h w"], size: int) -> Num[Tensor, "n c size size"]:
     """The central square of every image; an odd margin leaves the larger part at the end.
 
@@ -254,6 +257,7 @@ def central_crop(images: Num[Tensor, "n c h w"], size: int) -> Num[Tensor, "n c 
     return images[:, :, top : top + size, left : left + size]
 
 
+@checks_classes
 def average_pooled(images: Num[Tensor, "n c h w"], factor: int) -> Float[Tensor, "n c k l"]:
     """Images shrunk by the mean over squares of ``factor`` pixels.
 

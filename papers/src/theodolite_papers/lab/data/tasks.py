@@ -13,9 +13,10 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
-from theodolite.checks import require_between, require_count, require_labels
+from theodolite.checks import require_between, require_count, require_kind, require_labels
 from theodolite.data import Dataset
 from theodolite.errors import DomainError, UnknownNameError
+from theodolite.linalg import checks_classes
 
 __all__ = [
     "CorruptedLabels",
@@ -53,12 +54,14 @@ def class_pairs(classes: int | Sequence[int]) -> list[tuple[int, int]]:
         >>> len(class_pairs(31))
         465
     """
+    require_kind((int, Sequence), classes=classes)
     members = range(classes) if isinstance(classes, int) else classes
     if len(set(members)) != len(members) or len(members) < 2:
         raise DomainError(f"classes: expected at least two distinct classes, got {classes}")
     return list(combinations(members, 2))
 
 
+@checks_classes
 def balanced_rows(
     labels: Integer[Tensor, " n"],
     size: int,
@@ -88,6 +91,9 @@ def balanced_rows(
     """
     require_labels(labels)
     require_count(1, size=size)
+    require_kind((Sequence, type(None)), classes=classes)
+    if classes is not None and len(classes) == 0:
+        raise DomainError("classes: expected at least one class, got none")
     chosen = sorted(set(labels.tolist())) if classes is None else list(classes)
     if size % len(chosen):
         raise DomainError(
@@ -111,6 +117,7 @@ def _rows_of(
     return rows[torch.randperm(len(rows), generator=generator)[:count]]
 
 
+@checks_classes
 def pair_task(
     labels: Integer[Tensor, " n"],
     pair: tuple[int, int],
@@ -150,11 +157,12 @@ def pair_task(
     if min(counts) < _FEW:
         warn(
             f"classes {pair} have {counts} rows; below {_FEW} an alignment says little",
-            stacklevel=2,
+            stacklevel=3,
         )
     return PairTask(pair, rows, first.float() * 2 - 1)
 
 
+@checks_classes
 def one_vs_one_tasks(
     labels: Integer[Tensor, " n"],
     classes: Sequence[int] | None = None,
@@ -179,6 +187,7 @@ def one_vs_one_tasks(
     return [pair_task(labels, pair, size, generator) for pair in class_pairs(members)]
 
 
+@checks_classes
 def class_subset(dataset: Dataset, classes: Sequence[int | str]) -> Dataset:
     """Only the examples of some classes, which become 0, 1, 2, ... in the order given.
 
@@ -239,6 +248,7 @@ class CorruptedLabels:
     rows: Integer[Tensor, " k"]
 
 
+@checks_classes
 def random_labels(
     count: int, num_classes: int, generator: torch.Generator | None = None
 ) -> Integer[Tensor, " n"]:
@@ -260,6 +270,7 @@ def random_labels(
     return torch.randint(num_classes, (count,), generator=generator)
 
 
+@checks_classes
 def corrupted_labels(
     labels: Integer[Tensor, " n"],
     fraction: float,
