@@ -471,7 +471,7 @@ def test_a_device_that_is_full_costs_the_tangent_kernel_alone(monkeypatch):
     (note,) = model["notes"]
     assert (note["note"], note["facts"]) == (Note.FEATURES_ALONE, {"why": Note.DEVICE_MEMORY})
     assert note["text"].endswith(
-        "the device has too little free memory; a smaller tangent_examples= may help"
+        "the device has too little free memory; fewer tangent examples may help"
     )
 
 
@@ -486,7 +486,7 @@ def test_a_kernel_that_fits_in_parts_is_measured():
     assert judged["tangent"]["n"] == 40
     told = th.transfer(model, data, memory_limit=300_000).record.contents["models"][0]["notes"]
     assert told[0]["facts"] == {"why": Note.TANGENT_MEMORY}
-    assert told[0]["text"].endswith("smaller tangent_examples= or a larger memory_limit= may help")
+    assert told[0]["text"].endswith("fewer tangent examples or a higher memory limit may help")
 
 
 def test_the_random_state_is_noted_where_the_model_is_measured(monkeypatch):

@@ -131,7 +131,7 @@ def test_all_models_use_the_same_fewer_examples_and_a_note_says_so(monkeypatch):
     assert [model["examples"] for model in contents["models"]] == [550, 550]
     (note,) = (note for note in contents["notes"] if note["note"] == Note.FEWER_EXAMPLES)
     assert note["facts"] == {"count": 550, "wanted": 1100, "seconds": 300.0}
-    assert "All models use 550 of 1,100 examples, because of seconds=300" in found.summary()
+    assert "All models use 550 of 1,100 examples, because of the limit of 300 s." in found.summary()
     few = th.transfer({"a": good()}, task(1100), tangent=False)
     kinds = {note["note"] for note in few.record.contents["notes"]}
     assert few.record.contents["data"]["probe"] == 1100
@@ -216,7 +216,7 @@ def test_a_limit_of_time_that_was_not_kept_is_said_once(seconds, late):
     found = th.transfer([good(), good()], (x, y), seconds=seconds)
     kinds = [[note["note"] for note in model["notes"]] for model in found.record.contents["models"]]
     assert [Note.BEYOND_SECONDS in kind for kind in kinds] == [late, late]
-    assert found.summary().count("Took longer than seconds=0.001 allows") == int(late)
+    assert found.summary().count("Took longer than the limit of 0.001 s") == int(late)
 
 
 def test_a_slow_start_does_not_shorten_the_tangent_kernel(monkeypatch):

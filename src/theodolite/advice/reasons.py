@@ -97,18 +97,17 @@ _WORDS: Mapping[Note, str] = {
     " used.",
     Note.NOTHING_TRAINABLE: "No parameter below the head is trainable: the forecast is that of a"
     " linear probe of the features.",
-    Note.FEWER_EXAMPLES: "All models use {count:,} of {wanted:,} examples, because of"
-    " seconds={seconds:g}; seconds=None takes all.",
-    Note.FEWER_FOR_SECONDS: "Tangent kernel of {count} of {wanted} examples, because of"
-    " seconds={seconds:g}; seconds=None takes all.",
-    Note.BEYOND_SECONDS: "Took longer than seconds={seconds:g} allows. Building a model and"
+    Note.FEWER_EXAMPLES: "All models use {count:,} of {wanted:,} examples, because of the limit of"
+    " {seconds:g} s.",
+    Note.FEWER_FOR_SECONDS: "Tangent kernel of {count} of {wanted} examples, because of the limit"
+    " of {seconds:g} s.",
+    Note.BEYOND_SECONDS: "Took longer than the limit of {seconds:g} s. Building a model and"
     " measuring its fewest examples are never cut. Other programs may have slowed the machine.",
     Note.FEATURES_ALONE: "The tangent kernel was not measured, so this model is judged by its"
     " features alone: {why}",
-    Note.TANGENT_MEMORY: "it needs more memory than allowed; a smaller tangent_examples= or a"
-    " larger memory_limit= may help",
-    Note.DEVICE_MEMORY: "the device has too little free memory; a smaller tangent_examples= may"
-    " help",
+    Note.TANGENT_MEMORY: "it needs more memory than allowed; fewer tangent examples or a"
+    " higher memory limit may help",
+    Note.DEVICE_MEMORY: "the device has too little free memory; fewer tangent examples may help",
     Note.LOW_FORECASTS: "Forecasts and learning curves of {models} may be far too low: more than"
     " {share:.0f} % of the variance of the labels stays unexplained, and fine-tuning may learn new"
     " features.",
