@@ -65,8 +65,10 @@ class Batch:
         return int(counted[0].size(0))
 
     def take(self, indices: slice | Tensor | list[int]) -> "Batch":
-        """The examples at these indices, in this order."""
+        """The examples at these indices, in this order; the batch itself for all of them."""
         count = len(self)
+        if isinstance(indices, slice) and indices == slice(0, count):
+            return self
         if isinstance(indices, list):  # once for all tensors
             indices = torch.tensor(indices, dtype=torch.long)
 
@@ -192,10 +194,8 @@ def iterate_batches(
         if left is not None:
             batch = batch if len(batch) <= left else batch.take(slice(0, left))
             left -= len(batch)
-        size = len(batch) if batch_size is None else batch_size
-        parts = map(batch.take, even_spans(len(batch), size)) if size < len(batch) else [batch]
-        for part in parts:
-            yield part.to(device)
+        for span in even_spans(len(batch), batch_size or len(batch)):
+            yield batch.take(span).to(device)
         if left == 0:
             return
 

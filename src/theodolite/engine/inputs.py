@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from theodolite.checks import dtype_text
-from theodolite.engine.batches import TARGET_KEYS, Batch
+from theodolite.engine.batches import TARGET_KEYS, Batch, spans
 from theodolite.engine.calls import tensors_in
 from theodolite.engine.layers import unwrap
 from theodolite.engine.state import (
@@ -433,21 +433,10 @@ class BatchList:
 
     def blocks(self, size: int, batch_size: int) -> Iterator["ExampleBlock"]:
         """Blocks of at most ``size`` examples, in batches for single forward passes."""
-        current: list[Batch] = []
-        first = stop = 0
-        for batch in self.batches:
-            start = 0
-            while start < len(batch):
-                count = min(len(batch) - start, batch_size, first + size - stop)
-                whole = count == len(batch)
-                current.append(batch if whole else batch.take(slice(start, start + count)))
-                start += count
-                stop += count
-                if stop - first == size:
-                    yield ExampleBlock(slice(first, stop), current)
-                    current, first = [], stop
-        if current:
-            yield ExampleBlock(slice(first, stop), current)
+        for span in spans(len(self), size):
+            batches = self.take(span)
+            parts = [b.take(part) for b in batches for part in spans(len(b), batch_size)]
+            yield ExampleBlock(span, parts)
 
 
 @dataclass(frozen=True)
