@@ -78,7 +78,7 @@ def _curve(found: LabelProjections, points: int) -> Tensor:
 def hidden_layers(
     model: nn.Module, inputs: Tensor, layers: Sequence[str], pool: str = "flatten"
 ) -> dict[str, Tensor]:
-    """Outputs of named layers in evaluation mode, where the model is; one vector per example."""
+    """Outputs of named layers in evaluation mode, one vector per example, on the model's device."""
     device = next(model.parameters()).device
     was_training = model.training
     found = features(model.eval(), inputs.to(device), list(layers), pool, read="raw")
@@ -107,10 +107,10 @@ def curve_lines(
 
     Args:
         runs: whose curves are drawn.
-        array: the array of the records that has them.
+        array: name of the array of the records that holds the curves.
         names: of its rows.
-        dashed: those that are.
-        colors: numbers of colours, of names that do not take the next one.
+        dashed: names whose lines are dashed.
+        colors: name -> number of its colour; other names take the next colour.
     """
     stacked = runs.array(array).astype(np.float64)
     x = np.linspace(0, 1, stacked.shape[-1])

@@ -69,8 +69,8 @@ def flat(tensors: Sequence[Tensor]) -> Tensor:
 class LayerFisher:
     r"""Fisher information of one layer in output space, :math:`G = S^{1/2} K S^{1/2}`.
 
-    The matrix and its numbers are measures of the two fields: ``fisher_gram(kernel, hessian)``,
-    ``fisher_stable_rank`` and ``fisher_correlation`` of :mod:`theodolite.measures.tangent`.
+    Both fields are arguments of ``fisher_gram``, ``fisher_stable_rank`` and ``fisher_correlation``
+    in :mod:`theodolite_papers.lou2022.formulas.fisher`.
 
     Args:
         kernel: :math:`K`, the tangent kernel.

@@ -217,7 +217,7 @@ def fitted_loss(name: str) -> float:
 
 
 def peaks_of(runs: Results, most_loss: float = inf) -> tuple[np.ndarray, np.ndarray]:
-    """Depth and peak of every network whose last epoch's training loss was at most that."""
+    """Depth and peak of every network whose final training loss was at most ``most_loss``."""
     pairs = [
         (float(run.arrays["curves"].shape[1]), float(peak))
         for run in runs

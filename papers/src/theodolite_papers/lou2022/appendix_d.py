@@ -138,7 +138,7 @@ def _terms(
 ) -> dict[str, float]:
     """Largest second term of the last stage, and its third over its second (median over layers).
 
-    The factor of the alignment is 1 + b s + c s^2 at a step of size s: two sizes tell b and c.
+    The factor of the alignment is 1 + b s + c s^2 at step size s; two sizes determine b and c.
     """
     sizes = np.array(config.steps[:2], dtype=np.float64)
     parts = [(arrays[f"{_name(stop, s)}_moments"], arrays[f"{_name(stop, s)}_now"]) for s in sizes]

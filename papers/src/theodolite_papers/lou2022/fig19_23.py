@@ -150,7 +150,7 @@ def _noisy_rank(runs: Results) -> Outcome:
 
 
 def _straight(runs: Results) -> Outcome:
-    """Share of the variance of log eigenvalues that a straight line takes, over 50 of them."""
+    """Share of the variance of the 50 leading log eigenvalues that a straight line explains."""
     spectra = runs.array("spectra")[0].astype(np.float64)[:, :50]
     logs = np.log10(np.clip(spectra, 1e-8, None)).mean(0)
     r = pearson(np.arange(len(logs)), logs)

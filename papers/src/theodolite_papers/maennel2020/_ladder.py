@@ -85,8 +85,8 @@ def shuffled_patches(
 ) -> Float[Tensor, "n p d"]:
     """At each position of the grid an independent permutation of the patches over images.
 
-    Every position keeps its patches, hence every covariance of patches, exactly; what joins the
-    patches of one image is gone.
+    Every position keeps its set of patches, and so their covariance. Patches of one image become
+    independent.
 
     Example:
         >>> patches = torch.arange(6.0).reshape(3, 2, 1)
@@ -109,7 +109,7 @@ def gaussian_patches(
     covariance: Float[Tensor, "d d"] | None = None,
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, "n p d"]:
-    r"""As many independent patches from :math:`N(0, \Sigma)`.
+    r"""Independent patches from :math:`N(0, \Sigma)`, as many as were given.
 
     Args:
         patches: of the images that are imitated.
@@ -145,7 +145,7 @@ def image_ladder(
 ) -> Float[Tensor, "n c h w"]:
     """Images of one step, of the same shape as the originals.
 
-    The other steps use the originals and a convolution of smaller stride.
+    The figures have two more steps: the originals with a convolution of stride 2 or 1.
 
     Args:
         images: the originals; sides are multiples of the kernel (paper: 27, cut from 32).

@@ -85,9 +85,9 @@ def _covariance(images: Tensor, side: int, trial: Trial) -> Tensor:
 
 
 def _planes(first: Tensor, second: Tensor, ranked: Tensor) -> float:
-    """Lowest overlap of all ranks, where a vector that mixes is judged with a neighbor's plane.
+    """Lowest overlap of all ranks.
 
-    Both neighbours are tried, and the better plane counts.
+    An overlap of at most 0.975 is replaced by that of the plane with the better neighbour.
     """
     lowest = 1.0
     for rank in range(len(ranked)):

@@ -70,7 +70,7 @@ def low(run: Result) -> int:
 
 
 def accuracy_falls(least: float) -> Check:
-    """TEST: best test accuracy is lower at the largest sigma by ``least``, and never rises."""
+    """Best test accuracy is lower at the largest sigma by ``least``, and never rises."""
 
     def check(runs: Results) -> Outcome:
         run = runs.first
@@ -87,7 +87,7 @@ def accuracy_falls(least: float) -> Check:
 
 
 def fits(runs: Results) -> Outcome:
-    """FIT: every network learns its training set."""
+    """Every network learns its training set."""
     run = runs.first
     share = values(run, "train").min()
     return decided(
@@ -110,7 +110,7 @@ def chance_level(chance: float, test_size: int) -> float:
 
 
 def memorizes(since: float | None = None) -> Check:
-    """MEMO: perfect on training data, at chance on test data; for all sigmas from ``since`` on."""
+    """Perfect on training data, at chance on test data; for all sigmas from ``since`` on."""
 
     def check(runs: Results) -> Outcome:
         run = runs.first
@@ -139,7 +139,7 @@ def drop(run: Result, name: str, *, relative: bool = False) -> float:
 
 
 def alignment_falls(name: str) -> Check:
-    """HID, TOP, LOGIT (mean until the fit) or REP (``representation_end``): it falls with sigma.
+    """The named in-class alignment falls with sigma.
 
     The paper names no margin: the signs of the drop and of the rank correlation decide.
     """
@@ -182,7 +182,7 @@ _GRADIENTS = {
 
 
 def accuracy_claim(study: str, least: float) -> Claim:
-    """TEST: generalisation falls with the scale."""
+    """Generalisation falls with the scale."""
     return Claim(
         f"{study}.test",
         f"best test accuracy falls by at least {least:g} from the better of the two smallest "
@@ -192,13 +192,13 @@ def accuracy_claim(study: str, least: float) -> Claim:
 
 
 def fit_claim(study: str) -> Claim:
-    """FIT: every training set is learnt."""
+    """Every training set is learnt."""
     text = "training accuracy reaches 1 (lite: 0.99) for every sigma"
     return Claim(f"{study}.fit", text, fits)
 
 
 def memorization_claim(study: str, since: float | None = None) -> Claim:
-    """MEMO: extreme memorisation, at the largest sigma or from one on."""
+    """Extreme memorisation, at the largest sigma or from one on."""
     where = "the largest sigma" if since is None else f"sigma {since:g} and above"
     return Claim(
         f"{study}.memo",
@@ -209,7 +209,7 @@ def memorization_claim(study: str, since: float | None = None) -> Claim:
 
 
 def alignment_claim(study: str, name: str) -> Claim:
-    """HID, TOP or LOGIT: gradients of one class agree less at a large scale."""
+    """Gradients of one class agree less at a large scale."""
     return Claim(
         f"{study}.{name}",
         f"in-class alignment of {_GRADIENTS[name]}, mean until the fit, is lower at the largest "
@@ -219,7 +219,7 @@ def alignment_claim(study: str, name: str) -> Claim:
 
 
 def representation_claim(study: str) -> Claim:
-    """REP: representations of one class agree less at a large scale."""
+    """Representations of one class agree less at a large scale."""
     return Claim(
         f"{study}.rep",
         f"in-class alignment of the trained representations is lower at the largest sigma {_FALLS}",
@@ -230,7 +230,7 @@ def representation_claim(study: str) -> Claim:
 def standard_claims(
     study: str, least: float, kinds: Sequence[str] = ("fit", "hidden", "top", "logit", "rep")
 ) -> tuple[Claim, ...]:
-    """TEST(least), and those of FIT, HID, TOP, LOGIT and REP that are named."""
+    """The claim about test accuracy, and those of the named kinds."""
     found = [accuracy_claim(study, least)]
     found += [fit_claim(study)] if "fit" in kinds else []
     found += [alignment_claim(study, name) for name in _GRADIENTS if name in kinds]

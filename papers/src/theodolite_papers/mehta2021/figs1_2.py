@@ -99,9 +99,10 @@ def _vanishes(runs: Results) -> Outcome:
 
 
 def extreme_errors(runs: Results) -> tuple[int, int]:
-    """Networks off the data of the threshold that it calls wrong, and their number.
+    """Networks that the threshold on the contrast misclassifies, and the number of networks.
 
-    Those of a small sigma learn, those of a large one memorise.
+    The threshold was chosen on digits, so networks on digits are left out. Networks with a small
+    sigma learn; those with a large one memorise.
     """
     wrong = total = 0
     for run in runs.chosen(lambda run: run.point["data"] != "digits"):

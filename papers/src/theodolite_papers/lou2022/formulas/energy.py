@@ -117,7 +117,7 @@ def layer_energy(
 
     References:
         [lou2022], Figure 5.
-        Differs from paper: which plots the norm and calls it energy; both are returned.
+        Differs from paper: the paper plots the norm and calls it energy; both are returned.
     """
     _require_vectors(vectors, sizes, values)
     squares = unit_peak(double(vectors).mT.unsqueeze(1)).squeeze(1).square()

@@ -78,7 +78,7 @@ def symmetric_root(blocks: Float[Tensor, "n c c"], eps: float) -> Float[Tensor, 
 
 
 def first_order(weights: Tensor, blocks: Tensor) -> Tensor:
-    """Zero with gradient ``weights``: gives a value its known derivative in the Hessian.
+    """Zero, with gradient ``weights`` in the Hessian: added to a constant, it gives a derivative.
 
     The derivative of a symmetric root does not exist where a block is singular, as those of the
     cross-entropy always are; that of a norm or an eigenvalue of the weighted kernel does.
@@ -119,7 +119,7 @@ def fisher_information(
 
     References:
         [lou2022], Appendix G.
-        Differs from paper: which calls it the empirical Fisher; labels are the model's here.
+        Differs from paper: it speaks of the empirical Fisher; labels are the model's here.
     """
     require_tangent_features(tangent_features)
     require_hessian(hessian, *tangent_features.shape[:2])

@@ -153,7 +153,7 @@ def squared_error_hessian(outputs: Float[Tensor, "n c"]) -> Float[Tensor, "n c c
 
     References:
         [lou2022], Appendix B.
-        Differs from paper: which drops the factor 2.
+        Differs from paper: the paper drops the factor 2.
     """
     _require_outputs(outputs=outputs)
     n, c = outputs.shape

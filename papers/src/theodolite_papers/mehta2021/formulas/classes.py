@@ -63,7 +63,8 @@ def stiffness_matrix(
 
     Range: [-1, 1] in each entry.
     Invariant to: scaling of each vector; orthogonal maps; order of the examples.
-    Undefined (``nan``): a class without vectors that are not zero; on the diagonal, with one.
+    Undefined (``nan``): a class without a non-zero vector; on the diagonal, also with a single
+    one.
 
     Args:
         vectors: :math:`v_1 \dots v_n`, flattened after axis 0.

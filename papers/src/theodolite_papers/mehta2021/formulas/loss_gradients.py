@@ -53,7 +53,7 @@ def softmax_logit_gradient(
 
     References:
         [mehta2021], Eq. (7).
-        Differs from paper: which drops the factor 1/T.
+        Differs from paper: the paper drops the factor 1/T.
     """
     y = _one_hot(logits, labels)
     require_positive(temperature=temperature)
