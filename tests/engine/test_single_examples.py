@@ -1,5 +1,6 @@
 """A model that refuses a single example is refused with that reason, by every function."""
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,20 @@ class BatchStatistics(nn.Module):
         return nn.functional.batch_norm(self.layer(x), None, None, training=True)
 
 
+class RandomDepth(nn.Module):
+    """Skips layers by random numbers of Python."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(6, 6) for _ in range(4)])
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = torch.tanh(layer(x)) if random.random() < 0.5 else x
+        return self.head(x)
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "assert": lambda: Pairs(AssertionError),
     "runtime error": lambda: Pairs(RuntimeError),
@@ -61,3 +76,11 @@ def test_the_reason_is_the_single_example(model: str, function: str) -> None:
     x, y = torch.randn(8, 4), torch.arange(8) % 3
     with pytest.raises(CaptureError, match=r"expected to take one example, got \w+ where it takes"):
         FUNCTIONS[function](MODELS[model](), x, y)
+
+
+@pytest.mark.parametrize("seed", range(12))  # in some, the first pass skips a layer
+def test_a_random_depth_is_no_underflow(seed: int) -> None:
+    torch.manual_seed(0)
+    random.seed(seed)
+    with pytest.raises(CaptureError, match="expected the same outputs whenever an example is run"):
+        th.tangent_kernels(RandomDepth(), torch.randn(1, 6))

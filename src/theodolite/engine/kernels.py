@@ -41,12 +41,17 @@ from theodolite.engine.factors import DenseFactors, Factors, OuterFactors
 from theodolite.engine.inputs import BatchList, require_device, require_model
 from theodolite.engine.kernel_engine import Collected, KernelEngine, prepare
 from theodolite.engine.layers import LayerMapping, Layers, Parameters, layers_text, unwrap
-from theodolite.engine.one_by_one import Answer, require_sound_fallback, tried_in_batches
+from theodolite.engine.one_by_one import (
+    Answer,
+    require_same_outputs_again,
+    require_sound_fallback,
+    tried_in_batches,
+)
 from theodolite.engine.plan import EngineOptions, Plan, dense_groups, kernel_shape, warn_of_repeats
 from theodolite.engine.readouts import Outputs, Readout
 from theodolite.engine.runs import ModelRecorder, Progress
 from theodolite.engine.state import exact_arithmetic, limited_memory, model_device, untouched
-from theodolite.errors import MemoryLimitError, ShapeError
+from theodolite.errors import MemoryLimitError, RangeError, ShapeError
 
 
 @dataclass(frozen=True)
@@ -303,7 +308,13 @@ def kernels_of(
         part.fill_all(say)
         kernels |= part.kernels
         coverage |= coverage_of(part.engine, part.plan)
-    require_range(engine.recorder, kernels, (data, data if other is None else other))
+    try:
+        require_range(engine.recorder, kernels, (data, data if other is None else other))
+    except RangeError:  # not so if the model has changed since its passes
+        first, recorder = data.take(slice(0, 1))[0], engine.recorder
+        pairs = [(recorder.detached_outputs(first), parts[0].outputs()[:1])]
+        require_same_outputs_again(pairs, recorder.tolerance)
+        raise
     for part in parts:  # after all passes: the model must not have changed
         compare_kernels(engine.recorder, part.kernels, part.rerun_sides())
     predicted = max(plan.predicted_bytes for _, plan in engines)
