@@ -121,17 +121,17 @@ def plain(case: Case) -> Callable[[nn.Module], Any]:
 def passes(case: Case, joint: bool) -> Callable[[nn.Module], Any]:
     """The passes of a checked call and nothing else: no recording, contraction or comparison.
 
-    One example alone, the batch, and half of it again run forward. Kernels take one vectorised
+    One example alone, the batch, and a third of it again run forward. Kernels take one vectorised
     backward pass of all outputs and one start more; gradients take two. Both take gradients of the
-    half and of the single example with respect to the parameters. Gradients evaluate the loss for
-    the batch, for the half and for the single example.
+    third and of the single example with respect to the parameters. Gradients evaluate the loss for
+    the batch, for the third and for the single example.
 
     Args:
         case: The network and its data.
         joint: Whether these are the passes of kernels.
     """
     _, x, y = case
-    n, half = len(x), len(x) // 2
+    n, third = len(x), -(-len(x) // 3)
 
     def call(model: nn.Module) -> None:
         edges: list[GradientEdge] = []
@@ -140,7 +140,7 @@ def passes(case: Case, joint: bool) -> Callable[[nn.Module], Any]:
         outputs = model(x)
         for hook in hooks:
             hook.remove()
-        parts = [model(x[:1]), model(x[:half])]
+        parts = [model(x[:1]), model(x[:third])]
         found = [part.detach().requires_grad_() for part in (outputs, *parts)]
 
         def backward(start: Tensor) -> Any:
@@ -155,7 +155,7 @@ def passes(case: Case, joint: bool) -> Callable[[nn.Module], Any]:
             both = torch.cat(parts)
             torch.autograd.grad(both, weights, torch.ones_like(both), allow_unused=True)
             return
-        for values, labels in zip(found, (y, y[:1], y[:half]), strict=True):
+        for values, labels in zip(found, (y, y[:1], y[:third]), strict=True):
             torch.autograd.grad(_loss(values, labels).sum(), values)
         backward(torch.ones_like(outputs))
         backward(torch.ones_like(outputs))
