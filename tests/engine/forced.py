@@ -34,7 +34,7 @@ def force(
         monkeypatch.setattr(planning, "_TILE_BYTES", {"cpu": tile_bytes})
     if stripes is not None:
         monkeypatch.setattr(
-            kernel_engine, "stripe_size", lambda _groups, examples, *_: -(-examples // stripes)
+            kernel_engine, "stripe_size", lambda examples, _rows: -(-examples // stripes)
         )
     if outputs_per_pass is not None:
         monkeypatch.setattr(

@@ -175,7 +175,7 @@ def test_gram_matrices(kind, outputs, route, tile):
     torch.testing.assert_close(block.values, exact[:3, :, 3:])
     whole = KernelBlock(torch.ones(N, outputs, N, outputs).double())
     Contraction(tile, 3, symmetric=True).add(found, found, whole, overwrite=False)
-    whole.mirror(3, symmetrize=True)
+    whole.mirror(3)
     torch.testing.assert_close(whole.values, exact + 1)
 
 

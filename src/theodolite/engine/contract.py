@@ -5,10 +5,9 @@ first block and one column for each pair of the second. If both blocks are the s
 down to the diagonal are computed, and :meth:`KernelBlock.mirror` completes them.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -22,13 +21,9 @@ from theodolite.engine.factors import (
     MixedFactors,
     OuterFactors,
     PositionFactors,
-    Route,
     joined,
 )
-from theodolite.engine.patches import PatchGeometry, Place
-from theodolite.engine.plan import GroupPlan
-
-_SMALL = 2**24  # entries of a matrix whose upper part a GPU copies to complete it at once
+from theodolite.engine.patches import Place
 
 
 @dataclass(frozen=True)
@@ -66,22 +61,17 @@ class KernelBlock:
             kernel = kernel.diagonal(dim1=1, dim2=3).sum(2)[:, None, :, None]
         self.values.add_(kernel)
 
-    def mirror(self, stripe_size: int, symmetrize: bool) -> None:
+    def mirror(self, stripe_size: int) -> None:
         """Complete a symmetric block from the part on and above its diagonal stripes.
 
-        Rounding may have made the diagonal squares slightly asymmetric: ``symmetrize`` them.
+        Rounding may have made the diagonal squares slightly asymmetric.
         """
         matrix = self.matrix
-        if matrix.is_cuda and symmetrize and matrix.numel() <= _SMALL:
-            upper = matrix.triu(1)  # three kernel launches for any number of blocks
-            matrix.triu_().add_(upper.T)
-            return
         for rows in spans(len(matrix), stripe_size * self.rows_per_example):
             if rows.start:
                 matrix[rows, : rows.start] = matrix[: rows.start, rows].T
-            if symmetrize:
-                square = matrix[rows, rows]
-                square.copy_((square + square.T).mul_(0.5))
+            square = matrix[rows, rows]
+            square.copy_((square + square.T).mul_(0.5))
 
     def mirror_block(self, rows: slice, columns: slice) -> None:
         """Copy the part between two ranges of examples to its place on the other side."""
@@ -89,20 +79,11 @@ class KernelBlock:
 
 
 class PositionGram:
-    """Gram matrices of blocks of examples, (nx, T, ny, T).
-
-    Consider a convolution that keeps the size of its maps. The inner product of two patches is then
-    a sum of inner products of pixels. So shifted copies of the Gram matrix of pixels, one axis
-    after the other, give the Gram matrix of patches without making any patch.
-    """
+    """Gram matrices of blocks of examples, (nx, T, ny, T)."""
 
     def __init__(self, left: PositionFactors, right: PositionFactors, symmetric: bool) -> None:
         self._dtype = left.output_grads.dtype
         self._bias = len(left.names) > 1
-        self._geometry: PatchGeometry | None = None  # if the rows are pixels
-        if isinstance(left, OuterFactors) and left.geometry is not None:
-            self._geometry = left.geometry if left.geometry.keeps_size else None
-            self._spatial = tuple(left.inputs.shape[2:])
         self._left = _position_rows(left)
         self._right = self._left if symmetric else _position_rows(right)
 
@@ -113,20 +94,16 @@ class PositionGram:
             return _same_tokens(a, b).to(self._dtype)
         flat = a.flatten(0, 1) @ b.flatten(0, 1).T
         gram = flat.view(*a.shape[:2], *b.shape[:2])
-        if self._geometry is not None:
-            gram = _sum_of_shifts(gram, self._geometry, self._spatial)
         return gram.add_(1.0) if self._bias else gram
 
 
 def _position_rows(factors: PositionFactors) -> Tensor:
-    """One row per position: tokens (n, T), pixels (n, T, channels) or patches (n, T, D)."""
+    """One row per position: tokens (n, T), or inputs (n, T, D)."""
     if isinstance(factors, LookupFactors):
         return factors.tokens
     assert isinstance(factors, OuterFactors)
     if factors.geometry is None:
         return factors.inputs
-    if factors.geometry.keeps_size:
-        return factors.inputs.flatten(2).transpose(1, 2).contiguous()
     return factors.geometry.patch_rows(factors.geometry.pad(factors.inputs)).contiguous()
 
 
@@ -135,84 +112,22 @@ def _same_tokens(a: Tensor, b: Tensor) -> Tensor:
     return same.logical_and_((a >= 0)[:, :, None, None])
 
 
-def _sum_of_shifts(gram: Tensor, geometry: PatchGeometry, spatial: tuple[int, ...]) -> Tensor:
-    """From inner products of pixels to inner products of patches around them."""
-    left, right = gram.shape[0], gram.shape[2]
-    pixels = gram.view(left, *spatial, right, *spatial)
-    for axis in range(len(spatial)):
-        size = geometry.window[axis]
-        if size == 1:
-            continue
-        reach = geometry.dilation[axis] * (size - 1) // 2
-        offsets = [*range(-reach, reach + 1, geometry.dilation[axis])]
-        pixels = _sum_along(pixels, (1 + axis, 2 + len(spatial) + axis), offsets)
-    return pixels.view(gram.shape)
+_MOST_STRIPES = 8  # they compute 9/16 of a large symmetric block
+_LEAST_ROWS = 128  # of the kernel in one stripe: narrower products are slower
 
 
-def _sum_along(pixels: Tensor, axes: tuple[int, int], offsets: list[int]) -> Tensor:
-    """Sum of copies that are shifted along two axes together, with zeros from outside."""
-    size = pixels.shape[axes[0]]
-    total = pixels.clone() if 0 in offsets else torch.zeros_like(pixels)
-    for offset in reversed(offsets):
-        if 0 < abs(offset) < size:
-            length, source, target = size - abs(offset), max(0, offset), max(0, -offset)
-            _along_both(total, axes, target, length).add_(_along_both(pixels, axes, source, length))
-    return total
-
-
-def _along_both(tensor: Tensor, axes: tuple[int, int], start: int, length: int) -> Tensor:
-    return tensor.narrow(axes[0], start, length).narrow(axes[1], start, length)
-
-
-class _Stripes(NamedTuple):
-    """The smallest stripe of a symmetric block that keeps a machine busy."""
-
-    rows: int  # of the kernel: products must not be too narrow
-    products: float  # multiply-adds: on a GPU longer than a launch
-
-
-_GPU_STRIPES: dict[Route, _Stripes] = {
-    "hadamard": _Stripes(2000, 4e9),
-    "gradients": _Stripes(240, 4e9),
-    "positions": _Stripes(120, 2e10),
-}
-_CPU_STRIPES: dict[Route, _Stripes] = {
-    "hadamard": _Stripes(128, 3.3e7),
-    "gradients": _Stripes(128, 3.3e7),
-    "positions": _Stripes(1, 3.3e7),
-}
-_MOST_STRIPES = 32
-# Rows of a product that a GPU, and a CPU, processes together.
-_GPU_ROWS, _CPU_ROWS = 128, 8
-
-
-def stripe_size(groups: Sequence[GroupPlan], examples: int, rows: int, device: torch.device) -> int:
+def stripe_size(examples: int, rows: int) -> int:
     """Examples per stripe of a symmetric block.
 
     A stripe of columns ends at the diagonal: more stripes save more work, fewer are larger
-    products. Their rows fill whole tiles or vectors, if whole examples allow it.
+    products.
 
     Args:
-        groups: The groups of the layer; the one that costs most decides.
         examples: Number of examples.
         rows: Rows of the kernel that belong to one example.
-        device: Device of the products.
     """
-    if not groups:
-        return examples
-    heaviest = max(groups, key=lambda group: group.cost)
-    on_gpu = device.type == "cuda"
-    least = (_GPU_STRIPES if on_gpu else _CPU_STRIPES)[heaviest.route]
-    most = min(_MOST_STRIPES, examples * rows // least.rows, examples)
-    size = -(-examples // max(1, min(most, round(heaviest.cost / least.products))))
-    if heaviest.route == "positions":
-        return size
-    if not on_gpu:
-        step = _CPU_ROWS // math.gcd(_CPU_ROWS, rows)
-        return min(examples, -(-size // step) * step)
-    if size * rows <= _GPU_ROWS:
-        return size
-    return max(1, min(examples, round(size * rows / _GPU_ROWS) * _GPU_ROWS // rows))
+    stripes = max(1, min(_MOST_STRIPES, examples * rows // _LEAST_ROWS))
+    return -(-examples // stripes)
 
 
 @dataclass(frozen=True)

@@ -292,8 +292,7 @@ class KernelEngine:
         symmetric = right is None
         right = left if right is None else right
         indices = self.group_indices[layer]
-        groups = [plan.group_plans[index] for index in indices]
-        stripe = stripe_size(groups, len(left.outputs), block.rows_per_example, self.device)
+        stripe = stripe_size(len(left.outputs), block.rows_per_example)
         contraction = Contraction(plan.tile_bytes, stripe, symmetric)
         if not indices:
             block.values.zero_()
@@ -301,10 +300,7 @@ class KernelEngine:
             for rank, index in enumerate(indices):
                 contraction.add(left.factors[index], right.factors[index], block, rank == 0)
         if symmetric and indices:
-            # On a GPU the product of a matrix with itself is exactly symmetric.
-            exact = all(group.route != "positions" for group in groups)
-            exact = exact and self.device.type == "cuda"
-            block.mirror(stripe, symmetrize=not exact)
+            block.mirror(stripe)
 
 
 def prepare(

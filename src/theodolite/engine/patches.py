@@ -72,18 +72,6 @@ class PatchGeometry:
         """Pixels from the first to the last entry of the kernel, per axis."""
         return tuple((k - 1) * d + 1 for k, d in zip(self.window, self.dilation, strict=True))
 
-    @property
-    def keeps_size(self) -> bool:
-        """Stride 1 and the same number of positions before and after."""
-        return all(step == 1 for step in self.stride) and all(
-            2 * p == reach - 1 for p, reach in zip(self.padding, self.reach, strict=True)
-        )
-
-    def offsets(self) -> list[tuple[int, ...]]:
-        """Kernel offsets in the padded image, in the order of the window's entries."""
-        axes = [range(0, k * d, d) for k, d in zip(self.window, self.dilation, strict=True)]
-        return list(product(*axes))
-
     def output_size(self, sizes: Sequence[int]) -> tuple[int, ...]:
         """Size of the output map for images of these sizes.
 

@@ -154,9 +154,7 @@ def _is_bias(group: ParameterGroup, uses: list[Use]) -> bool:
 # Multiply-adds in the time of moving one byte, in float32: 51 TFLOP/s and 4 TB/s on a large GPU,
 # 100 GFLOP/s and 15 GB/s on two CPU cores.
 _PRODUCTS_PER_BYTE = 6.0
-# How often the numbers of a Gram matrix are read or written: about 14 times by the shifts of 3 x 3
-# patches along two axes, twice without shifts.
-_SHIFT_MOVES, _GRAM_MOVES = 14, 2
+_GRAM_MOVES = 2  # how often the numbers of a Gram matrix are read or written
 # A product with fewer columns takes as long as one with this many.
 _NARROW = 32
 
@@ -172,8 +170,6 @@ class ContractionSizes:
         rows: Rows C of the matrix, times the merged outputs.
         columns: Columns D.
         positions: Positions T.
-        shifted_channels: Channels of the images, if the Gram matrix of patches is a sum of shifts
-            of that of pixels; else 0.
         symmetric: Whether both sides are the same, so that half of the products suffice.
         itemsize: Bytes per number.
     """
@@ -184,7 +180,6 @@ class ContractionSizes:
     rows: int
     columns: int
     positions: int
-    shifted_channels: int = 0
     symmetric: bool = True
     itemsize: int = 4
 
@@ -214,10 +209,8 @@ def contraction_costs(sizes: ContractionSizes) -> dict[Route, float]:
         products, numbers = T * T * C, 3 * T * T
     else:
         products, numbers = c * T * C * (T + max(c, _NARROW)), 2 * c * C * T
-    position_products = p.pair_count * (T * T * (p.shifted_channels or D) + products)
-    position_numbers = p.pair_count * (
-        numbers + T * T * (_SHIFT_MOVES if 0 < p.shifted_channels < D else _GRAM_MOVES)
-    )
+    position_products = p.pair_count * (T * T * D + products)
+    position_numbers = p.pair_count * (numbers + _GRAM_MOVES * T * T)
     # Gradients of all examples are written and read once; then their Gram matrix.
     gradient_products = examples * c * T * C * D + p.pair_count * c * c * C * D
     gradient_numbers = examples * (2 * c * C * D + 3 * T * D)
@@ -495,9 +488,6 @@ def _table_plan(
 
 def _contraction_sizes(structures: list[Outer], sizes: KernelSizes) -> ContractionSizes:
     first = structures[0]
-    shifted_channels = 0
-    if len(structures) == 1 and first.geometry is not None and first.geometry.keeps_size:
-        shifted_channels = first.inputs.shape[1]
     merged = 1 if sizes.mode == "full" else sizes.output_count
     return ContractionSizes(
         left=sizes.left,
@@ -506,7 +496,6 @@ def _contraction_sizes(structures: list[Outer], sizes: KernelSizes) -> Contracti
         rows=first.rows * merged,
         columns=first.columns,
         positions=sum(structure.positions for structure in structures),
-        shifted_channels=shifted_channels,
         symmetric=sizes.symmetric,
         itemsize=sizes.dtype.itemsize,
     )
