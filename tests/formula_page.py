@@ -22,7 +22,9 @@ HEAD = """# Formulas of the papers
 This page lists the functions that compute the formulas of the five papers. The library
 (`theodolite`) has the functions that users call and that a survey needs. Functions that only
 the figures of a paper need are in `theodolite_papers` (folder `papers/`). Properties that the
-tests check are on [their own page](properties.md).
+tests check are on [their own page](properties.md). Keys in brackets are entries of
+[references.bib](references.bib). If the last cell is empty, the paper has no such formula, and the
+docstring says what it has.
 `python -m tests.formula_page` writes this page from the docstrings.
 
 """

@@ -17,7 +17,8 @@ This page lists every measure of arrays (`theodolite.measures.registry.MEASURES`
 whether a larger or a smaller value means more aligned. *Gradients* names the arguments that
 autograd can differentiate by. The ranges assume positive semi-definite kernels. The *label mass* of
 a direction is the squared length of the labels along it. A *mode* is an eigenvector of a kernel.
-A name after a dot is an option of the function or a field of its result.
+A name after a dot is an option of the function or a field of its result. Keys in brackets are
+entries of [references.bib](references.bib).
 
 """
 _DIRECTIONS = {True: "larger", False: "smaller", None: "neither"}

@@ -11,7 +11,9 @@ from tests.measures.absolute import (
     routed_curve,
     top_share,
 )
+from tests.reference import representation as reference
 from tests.tolerances import assert_close
+from theodolite.measures import representation
 from theodolite.measures.representation import (
     label_projections,
     prepare_features,
@@ -264,6 +266,17 @@ def test_zero_labels_and_zero_features(generator):
     assert_close(alignment_curve(dead, y, grid).values, [float(y @ y), 0], scale=10.0)
     assert alignment_curve(dead, y, grid, scale="relative").values.isnan().all()
     assert alignment_area(dead, y) == 0
+
+
+def test_the_names_of_classes_do_not_matter(generator):
+    features, labels = normal(generator, 12, 4), torch.arange(12) % 3
+    grid = torch.tensor([0.0, 0.2, 0.4], dtype=torch.float64)
+    values = representation.alignment_curve(features, labels, grid).values
+    expected = reference.alignment_curve(features.numpy(), labels.numpy(), grid.numpy())
+    assert_close(values, expected)
+    renamed = torch.tensor([2, 0, 1])[labels]
+    assert_close(representation.alignment_curve(features, renamed, grid).values, values)
+    assert 0 < values[1] < 1
 
 
 @pytest.mark.parametrize("size", [1e-200, 1e-160, 1e160, 1e200], ids=str)

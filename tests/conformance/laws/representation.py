@@ -42,13 +42,8 @@ LAWS = {
         scale=energy,
     ),
     "alignment_curve": Law(
-        inputs={"features": "features", "targets": "labels", "thresholds": "shares"},
-        invariances=(
-            *BASIS,
-            ("permute_rows", "features", "targets"),
-            ("scale", "features"),
-            ("rename_classes", "targets"),
-        ),
+        inputs={"features": "features", "targets": "target_vector", "thresholds": "shares"},
+        invariances=(*ROW_WISE, *_SCALE_FREE),
     ),
     "alignment_curve.absolute": Law(
         inputs={"features": "features", "targets": "target_vector", "thresholds": "thresholds"},
