@@ -295,8 +295,9 @@ def test_help_loads_no_torch():
     assert run("-c", code).stdout.strip() == "False"
 
 
-def test_a_real_process_answers_mistakes_with_one_line():
-    finished = run("-m", "theodolite.cli", "survey", "missing.py:net", "digits")
+@pytest.mark.parametrize("module", ["theodolite", "theodolite.cli"])
+def test_a_real_process_answers_mistakes_with_one_line(module):
+    finished = run("-m", module, "survey", "missing.py:net", "digits")
     assert finished.returncode == 2
     assert finished.stderr == "error: MODEL: missing.py: there is no such file\n"
     assert finished.stdout == ""
