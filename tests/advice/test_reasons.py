@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 import theodolite as th
-from theodolite.advice import reasons
-from theodolite.records import Note
+from theodolite.advice import Interface, reasons, worded_for
+from theodolite.advice.reasons import reason
+from theodolite.records import Note, Record
 
 
 @pytest.mark.parametrize("note", Note)
@@ -50,3 +51,27 @@ def test_layers_with_different_facts_share_one_line_of_the_page(tmp_path):
     assert page.count("misalignment / random in 2 of 2") == 0  # said above
     assert page.count(f"misalignment and random_basis_misalignment {line}") == 1
     assert "undefined in every layer, filters too few or too isotropic to distinguish" in page
+
+
+def test_notes_in_a_terminal_name_options_of_the_command():
+    few = reason(Note.FEWER_FOR_TIME, few=16, wanted=20)
+    late = reason(Note.NO_TIME, fewest=8, expected=40.0, left=5.0, total=60)
+    blocks = reason(Note.BLOCKS, last="fc")
+    quoted = reason(Note.UNEXPECTED, type="ValueError", message="seconds=3 is too short")
+    contents = {
+        "rows": [],
+        "layers": [],
+        "data": {"task": "unlabeled"},
+        "skipped": {"tangent": str(late), "covariance": str(blocks), "kernel": str(quoted)},
+        "skipped_notes": {"tangent": late.note, "covariance": blocks.note, "kernel": quoted.note},
+        "warnings": [{"text": str(few), "note": few.note.value, "reason": str(few)}],
+    }
+    record = Record(contents, {})
+    shown = worded_for(record, Interface.COMMAND).contents
+    (note,) = shown["warnings"]
+    assert note["text"] == note["reason"]
+    assert note["text"].endswith("; --option 'sizes={\"tangent\": 20}' uses all")
+    assert shown["skipped"]["tangent"].endswith("; --seconds 60 measures them")
+    assert "; --layer '**.fc' shows " in shown["skipped"]["covariance"]
+    assert shown["skipped"]["kernel"] == str(quoted)
+    assert worded_for(record, Interface.PYTHON).contents == contents

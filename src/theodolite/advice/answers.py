@@ -24,6 +24,7 @@ from theodolite.advice.findings import (
     compare_layers,
 )
 from theodolite.advice.inputs import CALIBRATED, FitEvidence, InputFinding, judge_inputs
+from theodolite.advice.reasons import with_options
 from theodolite.advice.sentences import Interface, worded
 from theodolite.records import FAMILIES, MEMORISED, NORMAL, Record, require_class
 
@@ -58,14 +59,14 @@ def answers_of(
 
 
 def worded_for(record: Record, interface: Interface) -> Record:
-    """The record of a survey with advice for an interface, to be shown and not saved.
+    """The record of a survey with advice and notes for an interface, to be shown and not saved.
 
     Args:
         record: A survey. Answers in other words than those of this version stay as they are.
         interface: Whose arguments the advice names.
 
     Returns:
-        The same record with other words in its answers.
+        The same record with other words in its answers and notes.
 
     Examples:
         >>> contents = {"rows": [], "layers": [], "data": {"task": "unlabeled"}}
@@ -75,11 +76,23 @@ def worded_for(record: Record, interface: Interface) -> Record:
     """
     require_class(Record, record=record)
     require_class(Interface, interface=interface)
-    contents = record.contents
-    if contents.get("answers") != answers_of(contents, record.arrays):
-        return record
-    answers = answers_of(contents, record.arrays, interface)
-    return replace(record, contents={**contents, "answers": answers})
+    contents = dict(record.contents)
+    if contents.get("answers") == answers_of(contents, record.arrays):
+        contents["answers"] = answers_of(contents, record.arrays, interface)
+    if interface is Interface.COMMAND:
+        kinds = contents.get("skipped_notes") or {}
+        contents["skipped"] = {
+            family: with_options(kinds.get(family), why)
+            for family, why in (contents.get("skipped") or {}).items()
+        }
+        contents["warnings"] = [_with_options(entry) for entry in contents.get("warnings") or ()]
+    return replace(record, contents=contents)
+
+
+def _with_options(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """A note of a record, which names options of the command."""
+    said = {key: entry[key] for key in ("text", "reason") if isinstance(entry.get(key), str)}
+    return {**entry, **{key: with_options(entry.get("note"), text) for key, text in said.items()}}
 
 
 def findings_of(

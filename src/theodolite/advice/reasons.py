@@ -4,6 +4,7 @@ Surveys and rankings name the kind and its facts. The record keeps both the kind
 words. Programs compare kinds, and tables print one line for a reason that concerns many layers.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -303,6 +304,28 @@ def notes_in(entries: Iterable[Mapping[str, Any]], total: int) -> list[str]:
         head += [in_layers(layers, max(total, len(set(layers))))] if layers else []
         lines.append(f"{' in '.join(filter(None, head))}: {plain(' '.join(text.split()))}")
     return lines
+
+
+_OPTIONS = (  # an argument of Python, and the option of the command
+    (re.compile(r'\bsizes=(\{"\w+": \d+\})'), r"--option 'sizes=\1'"),
+    (re.compile(r"\bseconds=(\d+)"), r"--seconds \1"),
+    (re.compile(r'\blayers="([^"]+)"'), r"--layer '\1'"),
+)
+_WITH_ARGUMENTS = (Note.FEWER_FOR_TIME, Note.NO_TIME, Note.BLOCKS)
+
+
+def with_options(note: str | None, text: str) -> str:
+    """The words of a note in a terminal: arguments of Python become options of the command.
+
+    Examples:
+        >>> why = reason(Note.FEWER_FOR_TIME, few=16, wanted=200)
+        >>> print(with_options(why.note, why).partition("; ")[2])
+        --option 'sizes={"tangent": 200}' uses all
+    """
+    if note in _WITH_ARGUMENTS:
+        for argument, option in _OPTIONS:
+            text = argument.sub(option, text)
+    return text
 
 
 def not_shown(title: str, why: str) -> str:
