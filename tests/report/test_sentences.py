@@ -182,6 +182,14 @@ def test_the_raw_input_is_no_layer_of_a_comparison():
     assert text.endswith("b: higher in every layer than with a.")
 
 
+def test_the_accuracy_of_a_page_without_held_out_data_defines_the_fit():
+    rows = [row(None, "representation", "accuracy", 0.9)]
+    record = survey_record(["l0"], curves=False)
+    run = Run("", record, (Record(dict(record.contents) | {"rows": rows}),))
+    ((_, numbers),) = whole_numbers(groups_of([run], 60)[0], "representation")
+    assert "the fit is (accuracy − chance) / (1 − chance)" in numbers[0][3]
+
+
 def test_numbers_of_the_whole_model_come_with_their_meaning():
     group = groups_of([survey_run()], 60)[0]
     value = group.runs[0].last.value("tangent", "equilibrium_layer", None)
@@ -214,15 +222,14 @@ def test_spaced_keeps_both_ends(count, logarithmic):
 @pytest.mark.parametrize(
     ("family", "measure", "told"),
     [
-        ("kernel", "cka_input", "Not shown: unlabeled data have no targets for it"),
-        ("gradient", "feature_omega", "Not shown: unlabeled data have no classes for it"),
+        ("kernel", "cka_input", "Not shown: CKA to labels needs targets"),
+        ("gradient", "feature_omega", "Not shown: feature contrast needs classes"),
     ],
     ids=["targets", "classes"],
 )
 def test_a_family_without_its_headline_says_what_it_needs(family, measure, told):
     group = group_with(family, measure, [0.5, 0.4])
-    group.runs[0].last.record.contents["data"]["task"] = "unlabeled"
-    assert family_sentence(group, family) == f"{told}; measures that need none are below."
+    assert family_sentence(group, family) == f"{told}; other measures are below."
 
 
 def test_a_headline_that_is_undefined_everywhere_says_why():

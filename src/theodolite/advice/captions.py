@@ -248,9 +248,8 @@ def missing_reason(group: Group, family: str) -> str:
         shared = shared_words(last.note(family, headline, layers[0])) if len(said) > 1 else None
         why = shared or next(iter(said), "")
         return f"undefined in every layer{', ' if why else ''}{why}"
-    task = plain(str(moments[0].record.contents.get("data", {}).get("task", "these")))
     needs = "classes" if family == "gradient" else "targets"
-    return f"{task} data have no {needs} for it; measures that need none are below"
+    return f"{FAMILIES[family].heading} needs {needs}; other measures are below"
 
 
 def values_of(group: Group, moment: Moment, family: str, measure: str) -> Values:

@@ -39,12 +39,12 @@ _WHOLE = {
         "fall of the held-out loss divided by the fall of the training loss, since the first"
         " measurement",
     ),
-    "accuracy": ("accuracy", "share of these examples that the network predicts correctly"),
-    "held_out_accuracy": (
-        "held-out accuracy",
-        "share of held-out examples that the network predicts correctly; a fit is"
+    "accuracy": (
+        "accuracy",
+        "share of these examples that the network predicts correctly; the fit is"
         " (accuracy − chance) / (1 − chance)",
     ),
+    "held_out_accuracy": ("held-out accuracy", "the same share on held-out examples"),
     "balanced_accuracy": ("balanced accuracy", "mean of the accuracies of the classes"),
     "held_out_balanced_accuracy": (
         "held-out balanced accuracy", "the same mean on held-out examples"
