@@ -42,8 +42,9 @@ def demo(
     """Train three small networks and measure them layer by layer: two learn, one memorises.
 
     The networks are an MLP with true labels, an MLP with random labels, and a CNN with true labels.
-    The data are scikit-learn's 8x8 digits: no download. Prints how much of the fit carries over to
-    held-out examples, the numbers of every layer, what to notice, and the command to try next.
+    The data are scikit-learn's 8x8 digits: no download. Prints how much of the fit (accuracy above
+    chance) carries over to held-out examples, the numbers of every layer, what to notice, and the
+    command to try next.
     """
     from theodolite.cli.story import StorySettings, tell_story
 

@@ -46,7 +46,7 @@ theodolite survey net.py:Net digits --arg classes=10
 theodolite survey net.py:Net data.npz --checkpoint net.pt --held-out -o runs/net
 theodolite survey net.py:Net noisy.npz --checkpoint net.pt --truth original.npz
 theodolite survey net.py:Net data.npz --held-out --json --fail-on memorising > survey.json
-theodolite survey net.py:Net data.npz --option half_samples=20 --option batch_size=64
+theodolite survey net.py:Net data.npz --option half_samples=20 --option 'sizes={"tangent": 100}'
 """
 
 
@@ -108,8 +108,8 @@ def survey(  # one parameter per option is how typer reads a command
     readout: Annotated[
         str | None,
         typer.Option(
-            help="Position to use if the model has outputs at several positions: last, mean (of"
-            " all), cls (the first) or loss (the mean loss of the labels)."
+            help="Output to use if the model has outputs at several positions: last, mean (of"
+            " all), cls (the first) or loss (the mean loss over positions with labels)."
         ),
     ] = None,
     examples: Annotated[
@@ -139,7 +139,8 @@ def survey(  # one parameter per option is how typer reads a command
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
-            help="Any other field of theodolite.surveys.SurveyOptions; may be repeated.",
+            help="Any other field of theodolite.surveys.SurveyOptions; VALUE is JSON or text. May"
+            " be repeated.",
         ),
     ] = None,
     output: Annotated[
