@@ -1,6 +1,7 @@
 """Reasons in a record are kinds with words, and nothing reads the words."""
 
 import pickle
+from dataclasses import replace
 from string import Formatter
 
 import pytest
@@ -75,3 +76,14 @@ def test_notes_in_a_terminal_name_options_of_the_command():
     assert "; --layer '**.fc' shows " in shown["skipped"]["covariance"]
     assert shown["skipped"]["kernel"] == str(quoted)
     assert worded_for(record, Interface.PYTHON).contents == contents
+
+
+def test_a_family_whose_headline_is_in_the_table_is_not_called_missing():
+    torch.manual_seed(0)
+    data = torch.randn(40, 3), torch.arange(40) % 2
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    found = th.survey(model, data, families="gradient", permutations=0)
+    for rows, name in [(found.record.contents["rows"], "gradient contrast"), ([], "gradient")]:
+        contents = {**found.record.contents, "rows": rows, "skipped": {"gradient": "too slow"}}
+        summary = replace(found, record=Record(contents, {})).summary()
+        assert f"\n{name}: not measured, too slow" in summary

@@ -39,8 +39,12 @@ def summary_text(
     table, chance = layer_table(record, steps=steps)
     lines = [*said, *[""] * bool(said), title + ", chance in brackets" * chance, *table]
     reasons: dict[str, list[str]] = {}  # families with one reason share a line
+    contrast = any(row["measure"] == FAMILIES["gradient"].headline for row in contents["rows"])
     for family, why in contents["skipped"].items():
-        reasons.setdefault(why, []).append(family)
+        # The table shows the headline of this family, which needs features alone.
+        only_features = family == "gradient" and contrast
+        name = MEASURES["omega_contrast"] if only_features else family
+        reasons.setdefault(why, []).append(name)
     warnings = []
     for entry in contents["warnings"]:
         if entry.get("reason") in reasons:
