@@ -5,8 +5,9 @@ Run: ``python -m benchmarks.soak [--measurements 20000] [--surveys 2000] [--json
 A monitor measures a small network at every step of its training and writes every step to disk. Then
 as many surveys of new networks follow. Memory is the resident size after the allocator has returned
 freed memory. A monitor keeps the records of its history on purpose. So the run is cut into monitors
-of a thousand steps, and growth is measured between their ends. Times are processor seconds, which
-other programs on the machine hardly change.
+of a thousand steps, and growth is measured between their ends. Times are processor seconds. Other
+programs on the machine still change them, by a half on two shared cores. So training steps without
+any measurement are timed in turns with the measurements, and the ratio of both is noted too.
 """
 
 import argparse
@@ -16,7 +17,9 @@ import json
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,51 +54,79 @@ def handles() -> int:
     return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
 
-def noted(done: int, begun: float, count: int) -> dict[str, float]:
-    spent = time.process_time() - begun
-    line = {"done": done, "MiB": round(resident(), 1), "handles": handles()}
-    line["ms"] = round(1e3 * spent / max(1, count), 2)
-    print(f"  {done:6d} done, {line['MiB']:8.1f} MiB, {line['handles']:3d} handles, "
-          f"{line['ms']:7.2f} ms each", flush=True)  # fmt: skip
-    return line
+class Clock:
+    """Processor time of measurements and of training steps, since the last note."""
+
+    def __init__(self) -> None:
+        self.spent = {"measure": 0.0, "train": 0.0}
+        self.count = {"measure": 0, "train": 0}
+
+    def run(self, kind: str, call: Callable[[], Any]) -> None:
+        """Make a call, and add its time."""
+        begun = time.process_time()
+        call()
+        self.spent[kind] += time.process_time() - begun
+        self.count[kind] += 1
+
+    def note(self, done: int) -> dict[str, float]:
+        """A line of the table; the clock begins anew."""
+        each, step = (1e3 * self.spent[kind] / self.count[kind] for kind in self.spent)
+        line = {"done": done, "MiB": round(resident(), 1), "handles": handles()}
+        line |= {"ms": round(each, 2), "training steps": round(each / step, 1)}
+        print(f"  {done:6d} done, {line['MiB']:8.1f} MiB, {line['handles']:3d} handles, "
+              f"{each:7.2f} ms each, {each / step:6.1f} training steps", flush=True)  # fmt: skip
+        self.spent = dict.fromkeys(self.spent, 0.0)
+        self.count = dict.fromkeys(self.count, 0)
+        return line
+
+
+def trained(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Callable[[], None]:
+    """A function that makes one training step."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    return step
 
 
 def monitors(measurements: int) -> list[dict[str, float]]:
     """Monitor steps, one monitor after the other; the training goes on between them."""
     torch.manual_seed(0)
     model, (x, y) = network(), examples()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    train, clock = trained(model, x, y), Clock()
     steps = min(_STEPS, max(1, measurements // _PARTS))
-    lines, done = [], 0
+    lines: list[dict[str, float]] = []
     every = max(1, measurements // steps // _PARTS)
-    begun, since = time.process_time(), 0
     for index in range(measurements // steps):
         with tempfile.TemporaryDirectory() as folder:
             monitor = th.Monitor(model, (x, y), every=1, families="kernel", folder=f"{folder}/run")
             for step in range(steps):
-                optimizer.zero_grad()
-                nn.functional.cross_entropy(model(x), y).backward()
-                optimizer.step()
-                monitor.step(step)
+                clock.run("train", train)
+                clock.run("measure", partial(monitor.step, step))
             del monitor
-        done, since = done + steps, since + steps
         if (index + 1) % every == 0:
-            lines.append(noted(done, begun, since))
-            begun, since = time.process_time(), 0
+            lines.append(clock.note((index + 1) * steps))
     return lines
 
 
 def surveys(count: int) -> list[dict[str, float]]:
     """Surveys of fresh networks, all families."""
-    lines = []
-    begun, since = time.process_time(), 0
+    lines: list[dict[str, float]] = []
+    train, clock = trained(network(), *examples()), Clock()
+
+    def measure() -> None:
+        th.survey(network(), examples(), permutations=2, progress=False).summary()
+
     for index in range(count):
         torch.manual_seed(index)
-        th.survey(network(), examples(), permutations=2, progress=False).summary()
-        since += 1
+        clock.run("measure", measure)
+        for _ in range(10):
+            clock.run("train", train)
         if (index + 1) % max(1, count // _PARTS) == 0:
-            lines.append(noted(index + 1, begun, since))
-            begun, since = time.process_time(), 0
+            lines.append(clock.note(index + 1))
     return lines
 
 
@@ -106,9 +137,10 @@ def growth(lines: list[dict[str, float]], what: str) -> float:
 
 
 def print_growth(name: str, lines: list[dict[str, float]]) -> dict[str, Any]:
-    shares = {what: growth(lines, what) for what in ("MiB", "handles", "ms")}
+    shares = {what: growth(lines, what) for what in ("MiB", "handles", "ms", "training steps")}
     print(f"{name}: memory {shares['MiB']:+.1%}, handles {shares['handles']:+.1%}, "
-          f"time {shares['ms']:+.1%} from the second to the last tenth")  # fmt: skip
+          f"time {shares['ms']:+.1%}, in training steps {shares['training steps']:+.1%} "
+          "from the second to the last tenth")  # fmt: skip
     return {"lines": lines, "growth": shares}
 
 
