@@ -57,10 +57,9 @@ class Job:
     positions: int = 1
     item: int = 8
 
-    @property
-    def away(self) -> float:
-        """The share of what a process makes that belongs to others."""
-        return (self.processes - 1) / self.processes
+    def sent(self, size: float) -> float:
+        """Bytes that a process sends to the first one if each makes an equal part of them."""
+        return size / self.processes if self.processes > 1 else 0.0
 
     @property
     def forward(self) -> float:
@@ -70,7 +69,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Cost:
-    """Bytes of memory, floating-point operations, and bytes that one process sends."""
+    """Memory and floating-point operations of the first process; bytes that another one sends."""
 
     memory: float
     work: float
@@ -78,44 +77,43 @@ class Cost:
 
 
 def representation(job: Job) -> Cost:
-    """Features of the own layers; a thin decomposition of each, and nulls in its basis."""
+    """Features of all layers; a thin decomposition of each, and nulls in its basis."""
     n, d, rank = job.examples, job.width, min(job.examples, job.width)
     features = job.layers * n * d * job.item
     decomposition = 6.0 * n * d * rank + 28.0 * rank**3 + 2.0 * n * n * d
     work = job.layers * (decomposition + 2.0 * n * rank * job.outputs * NULLS)
     beside = 8 * (4 * n * n + 4 * n * rank + 2 * n * job.outputs * NULLS)
-    sent = features / job.processes * job.away
-    return Cost(features / job.processes + beside, (work + job.forward) / job.processes, sent)
+    return Cost(features + beside, work + job.forward / job.processes, job.sent(features))
 
 
 def covariance(job: Job) -> Cost:
     """Sums of d x d; random bases and decompositions of each layer."""
     n, d = job.examples * job.positions, job.width
-    work = job.layers * (2.0 * n * d * d + 30.0 * d**3)
+    sums = job.layers * 2.0 * n * d * d
+    work = (sums + job.forward) / job.processes + job.layers * 30.0 * d**3
     memory = 8 * (job.layers + 10) * d * d + 3 * job.item * min(n, 2000) * d + 10 * 2**20
     sent = job.layers * 8 * (d * d + d + 1) if job.processes > 1 else 0
-    return Cost(memory, (work + job.forward) / job.processes, sent)
+    return Cost(memory, work, sent)
 
 
 def kernel(job: Job) -> Cost:
-    """Products of n x n for the own layers; CKA, nulls and a spectrum of each."""
+    """Products of n x n; CKA, nulls and a spectrum of each layer."""
     n, d, small = job.examples, job.width, min(job.examples, job.width)
     features = job.layers * n * d * job.item
     spectrum = 6.0 * n * d * small + 36.0 * small**3
     work = job.layers * (2.0 * n * n * d + 2.0 * n * n * job.outputs * NULLS + spectrum)
-    memory = features / job.processes + 12 * 8 * n * n
-    return Cost(memory, (work + job.forward) / job.processes, features / job.processes * job.away)
+    memory = features + 12 * 8 * n * n
+    return Cost(memory, work + job.forward / job.processes, job.sent(features))
 
 
 def tangent(job: Job) -> Cost:
-    """Exact: kernels of (n c) x (n c) of the own layers, tiles of all of them on the way."""
+    """Exact: kernels of (n c) x (n c). Every process passes all examples for its own layers."""
     rows = job.examples * job.outputs
     kernels = job.layers * rows**2 * job.item
     factors = job.layers * rows * job.width * job.item
-    tiles = kernels * (1 / 2 + 1 / job.processes)  # padded to one length
-    work = job.layers * rows**2 * 2.0 * job.width + 3 * job.outputs * job.forward
-    memory = kernels / job.processes + factors + 5 * 8 * rows**2
-    return Cost(memory, work / job.processes, tiles / job.processes * job.away)
+    products = job.layers * rows**2 * 2.0 * job.width / job.processes
+    memory = kernels + factors / job.processes + 5 * 8 * rows**2
+    return Cost(memory, 3 * job.outputs * job.forward + products, job.sent(kernels))
 
 
 def sketch(job: Job) -> Cost:
@@ -128,22 +126,23 @@ def sketch(job: Job) -> Cost:
 
 
 def gradient(job: Job) -> Cost:
-    """Five float64 sums of the size of the parameters; products of features and of gradients.
+    """Products of features and of gradients; often five float64 sums of the size of the parameters.
 
-    One process that pairs the gradients of all examples needs no sums.
+    Pairs of the gradients of all examples need no sums, but every process then passes all examples.
     """
-    n, d, sums = job.examples, job.width, 5 * 8 * job.parameters
+    n, d = job.examples, job.width
     cheap = n * job.parameters <= 5e8 or n <= 8 * job.positions
     few = n if cheap else min(n, 100)  # examples whose gradients are paired
-    if few == n and job.processes == 1:
-        sums = 0
+    sums = 0 if few == n else 5 * 8 * job.parameters
     pairs, features = job.layers * few**2 * job.item, job.layers * n * d * job.item
-    tiles = (pairs * (1 / 2 + 1 / job.processes) + features) / job.processes * job.away
-    work = 3 * job.forward + (8.0 * n * job.parameters if sums else 0.0)
+    passes = 3 * job.forward
+    if sums:
+        passes = (passes + 8.0 * n * job.parameters) / job.processes
     nulls = 2.0 * job.outputs * NULLS
-    work += job.layers * (n**2 * (2.0 * d + nulls) + few**2 * (4.0 * d + nulls))
-    memory = sums + (pairs + features) / job.processes + 8 * (6 * n**2 + 4 * few**2)
-    return Cost(memory, work / job.processes, (sums if job.processes > 1 else 0) + tiles)
+    work = n**2 * (2.0 * d + nulls) + few**2 * (4.0 * d / job.processes + nulls)
+    memory = sums + pairs + features + 8 * (6 * n**2 + 4 * few**2)
+    sent = job.sent(pairs + features) + (sums if job.processes > 1 else 0)
+    return Cost(memory, passes + job.layers * work, sent)
 
 
 FAMILIES = {
@@ -207,7 +206,7 @@ def speed() -> float:
 
 
 def traffic() -> None:
-    """In two processes: count the bytes that leave the first, family by family."""
+    """In two processes: count the bytes that leave the second, family by family."""
     dist.init_process_group("gloo")
     sent = 0
 
@@ -272,7 +271,7 @@ def answers() -> None:
     ]
     for title, n, sizes in table:
         for processes in (1, 64):
-            print(f"\n{title}, {processes} processes: per process")
+            print(f"\n{title}, {processes} processes: costs of the first, bytes of another")
             for name, formula in FAMILIES.items():
                 cost = formula(Job(n, processes=processes, **sizes))
                 text = f"{cost.memory / GIB:14,.1f} GiB {cost.work / TERA:16,.1f} Tflop"
