@@ -288,9 +288,9 @@ def as_shown(results: Results) -> pandas.Series:
 
 
 def shown_gaps(results: Results) -> pandas.DataFrame:
-    """Points between forecast and fine-tuned accuracy (median), of regression and as shown."""
+    """Points between forecast and fine-tuned accuracy (median), before and after the correction."""
     truth, plain = results.truth["truth"], results.forecasts["th.transfer: accuracy"]
-    gaps = pandas.DataFrame({"regression": plain, "as shown": as_shown(results)})
+    gaps = pandas.DataFrame({"before": plain, "after": as_shown(results)})
     gaps = (100 * gaps.rsub(truth, axis=0)).abs().dropna()
     targets = gaps.index.get_level_values("target")
     small = -results.scores[DEFAULT][gaps.index] <= SMALL_ERROR
