@@ -659,7 +659,7 @@ def test_the_page_says_nothing_beyond_the_labels_of_the_curve(tmp_path):
     found = th.transfer(good(), task(60), tangent=False, labels=[30, 60])
     text = found.to_html(tmp_path / "page.html").read_text()
     assert "twice the labels" not in text
-    assert "With 60 labels expect" in text
+    assert "with 60 labels is expected to reach" in text
 
 
 def test_two_models_that_are_not_distinguished_are_a_tie_in_the_headline():

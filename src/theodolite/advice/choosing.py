@@ -242,11 +242,12 @@ def _labels_answer(
     low, high = sorted(float(end) for end in arrays[f"0/curve/{measure}_interval"][:, -1])
     now = contents["data"]["probe"]
     most = _shown(float(values[-1]), classes)
-    text = f"With {labels[-1]:,.0f} labels expect {most}."
+    name = named(contents["models"][0]["name"])
+    text = f"Fine-tuning {name} with {labels[-1]:,.0f} labels is expected to reach {most}."
     if labels[0] <= 2 * now < labels[-1]:
         double = float(np.interp(np.log(2 * now), np.log(labels), values))
-        text = f"With twice the labels ({2 * now:,}) expect {_shown(double, classes)}, "
-        text += f"with {labels[-1]:,.0f} expect {most}."
+        text = f"Fine-tuning {name} with twice the labels ({2 * now:,}) is expected to reach"
+        text += f" {_shown(double, classes)}, with {labels[-1]:,.0f} labels {most}."
     evidence = f"95 % interval with {labels[-1]:,.0f} labels: {_span(low, high, classes)}"
     return Answer("labels", text, "likely", evidence, finding="curve")
 
