@@ -171,6 +171,12 @@ def test_infinite_numbers_are_told():
     assert text == "Highest in l2 (30), lowest in l0 (10). It is infinite in l1."
 
 
+def test_a_chart_of_two_measures_names_the_one_that_its_sentence_is_about():
+    group = group_with("kernel", "participation_ratio", [10.0, 20.0, 30.0])
+    text = profile_sentence(group, "kernel", "participation_ratio", words="participation ratio")
+    assert text == "Participation ratio: highest in l2 (30.0), lowest in l0 (10.0)."
+
+
 def test_the_raw_input_is_no_layer_of_a_comparison():
     runs = [
         run_with("representation", "probe_accuracy", values, name)

@@ -78,8 +78,13 @@ def _as_high(moment: Moment, family: str, measure: str, values: Values) -> list[
     return list(map(layer_words, near))
 
 
-def profile_sentence(group: Group, family: str, measure: str, step: int | None = None) -> str:
-    """Where a measure is highest and lowest in the first run, and how the others differ."""
+def profile_sentence(
+    group: Group, family: str, measure: str, step: int | None = None, words: str = ""
+) -> str:
+    """Where a measure is highest and lowest in the first run, and how the others differ.
+
+    ``words`` names the measure, for a chart that has more than one.
+    """
     known = (r for r in group.runs if values_of(group, r.latest_with(step, family, measure), family,
                                                 measure))  # fmt: skip
     run = next(known, group.runs[0])
@@ -94,7 +99,8 @@ def profile_sentence(group: Group, family: str, measure: str, step: int | None =
     if not parts:
         at = group.steps[-1] if step is None else step
         return f"Not measured at step {at}." if group.is_history else ""
-    parts[0] = (f"{plain(run.name)}: " if len(group.runs) > 1 else "") + parts[0]
+    about = [plain(run.name)] * (len(group.runs) > 1) + [words] * bool(words)
+    parts[0] = (f"{', '.join(about)}: " if about else "") + parts[0]
     others = _other_runs(group, run, family, measure, step)
     return paragraph(group, [*parts, _dated(run, moment, step), *others])
 

@@ -142,7 +142,7 @@ def _representation(group: Group) -> Iterable[Figure | Chart | None]:
 
 def _covariance(group: Group) -> Iterable[Figure | Chart | None]:
     lines = [
-        Line("misalignment", "this layer", with_chance=False),
+        Line("misalignment", "misalignment", with_chance=False),
         Line("random_basis_misalignment", "random bases"),
         Line("misalignment_floor", "floor", marks_only=True),
     ]

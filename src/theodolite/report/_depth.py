@@ -509,6 +509,7 @@ def layer_chart(
                 color = tone(group, family, order)
                 traces.append(Trace(run, line, color, name, places, group.index, dash_of(number)))
     first = lines[0].measure
+    of = lines[0].words if len(lines) > 1 else ""
     start = group.steps[0]
     if len(group.steps) > 1 and len(traces) == 1:
         begin = replace(
@@ -525,7 +526,7 @@ def layer_chart(
         family,
         words,
         tuple(traces),
-        finding=lambda step: profile_sentence(group, family, first, step),
+        finding=lambda step: profile_sentence(group, family, first, step, of),
         legend=_legend(group, family, lines, traces),
         log=log,
         blocks=tuple(blocks_of(group.layers)),
