@@ -232,8 +232,8 @@ def _without_infinities(rows: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
 
 def _norms(rows: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
     """Norms of rows without overflow. Adding up in float64 would take ten times as long."""
-    largest = rows.abs().amax().clamp(min=torch.finfo(rows.dtype).tiny)
-    return torch.linalg.vector_norm(rows / largest, dim=1).double() * largest.double()
+    largest = rows.abs().amax(1).clamp(min=torch.finfo(rows.dtype).tiny)  # of each row
+    return torch.linalg.vector_norm(rows / largest[:, None], dim=1).double() * largest.double()
 
 
 def norm_of(tensor: Tensor) -> Float[Tensor, ""]:
