@@ -27,7 +27,7 @@ to mix examples exactly between the compared passes. If the state has changed th
 first batch, this is found after the last one:
 :func:`theodolite.engine.compare.compare_kernels` and ``GradientAccumulation.accumulate`` run
 examples of it again. Otherwise no check finds it. Nor is a model found that draws random numbers
-outside torch and by chance draws the same in all compared passes.
+and by chance has the same outputs and gradients in all compared passes.
 
 No check finds what rounding explains (:mod:`theodolite.engine.rounding`): 1e-4 to 1e-3 of the
 outputs in float32 and 3 to 15 % in bfloat16, growing with depth, and three times as much of

@@ -3,8 +3,8 @@
 Plain autograd measures one example at a time, if the gradients of a batch cannot be divided among
 its examples. :func:`tried_in_batches` measures in batches and decides this from the error.
 :func:`require_sound_fallback` then checks that every example has the same outputs alone, that
-outputs repeat, and that the rules hold for single examples. Otherwise the numbers would be wrong
-one at a time too.
+outputs and gradients repeat, and that the rules hold for single examples. Otherwise the numbers
+would be wrong one at a time too.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,9 +16,17 @@ from torch import Tensor, nn
 
 from theodolite.engine.batches import Batch
 from theodolite.engine.calls import CannotSplitError, WrongGradientError
+from theodolite.engine.check import Checker
+from theodolite.engine.compare import all_finite, compare_gradients, plain_gradients
 from theodolite.engine.recorder import watch_calls
 from theodolite.engine.rounding import Comparison
-from theodolite.engine.state import evaluating, model_device, preserved_randomness, preserved_state
+from theodolite.engine.state import (
+    evaluating,
+    model_device,
+    preserved_randomness,
+    preserved_state,
+    random_states,
+)
 from theodolite.errors import CaptureError, NotFiniteError, RangeError, TheodoliteError
 
 if TYPE_CHECKING:
@@ -62,8 +70,8 @@ def require_sound_fallback(
 ) -> None:
     """Check that a measurement one example at a time will be right, before it starts.
 
-    Outputs must not depend on other examples or change from pass to pass, and rules must hold for
-    single examples.
+    Outputs must not depend on other examples, outputs and gradients must not change from pass to
+    pass, and rules must hold for single examples.
 
     Args:
         recorder: The model, and the batch that failed.
@@ -77,6 +85,8 @@ def require_sound_fallback(
     if isinstance(error, CannotSplitError):
         pairs = [(recorder.detached_outputs(batch), then) for batch, then in error.seen]
         require_same_outputs_again(pairs, recorder.tolerance)
+    singles = [*singles]
+    _require_same_gradients_again(recorder, [*failed, *singles])
     if not isinstance(error, WrongGradientError):
         return
     for one in singles:  # if these agree, only the division of the batch was wrong
@@ -88,6 +98,37 @@ def require_sound_fallback(
             raise
         except (CannotSplitError, NotFiniteError):
             continue  # rounding of what vanishes; the measurement itself names the example
+
+
+def _require_same_gradients_again(recorder: "ModelRecorder", batches: Iterable[Batch]) -> None:
+    """Check that two passes over a batch give the same gradients by plain autograd.
+
+    A batch that cannot run, or whose gradients are not finite, is left to the measurement.
+    """
+    parameters = recorder.ownership.parameters
+    for batch in batches:
+        passes = []
+        for _ in range(2):
+            try:
+                outputs = recorder.usable_outputs(batch)
+                weights = Checker().draw_weights(*outputs.shape)  # the same in both passes
+                passes.append(plain_gradients(outputs, parameters, weights))
+            except Exception as error:
+                if not can_run_one_by_one(error):
+                    raise
+        if len(passes) < 2 or not all(all_finite(found.values()) for found in passes if found):
+            continue
+        first, again = passes
+        try:
+            compare_gradients(recorder, again, first, {})
+        except WrongGradientError as wrong:
+            raise CaptureError(
+                "model: expected the same gradients in every pass over the same examples, got "
+                "others in a second one: a hook or a custom autograd.Function draws random "
+                "numbers, or changes from pass to pass; remove it while measuring"
+            ) from wrong
+        except CannotSplitError:
+            continue  # rounding of what vanishes
 
 
 def _why_rules_are_wrong(recorder: "ModelRecorder", one: Batch) -> str:
@@ -234,18 +275,20 @@ def _why_outputs_differ(
     if not same(first, run()):
         return CaptureError(f"{start}: {_OUT_OF_SIGHT}{hint}; {_REMOVE}")
     with preserved_randomness(()):
+        before = random_states()
         run(random=True)
+        draws = random_states() != before
         if not same(first, run(random=True)):
             return CaptureError(
                 f"{start}: random numbers are drawn{hint}; replace functional "
                 "dropout(training=True) and other functions that draw them"
             )
-    before = {name: None if b is None else b.clone() for name, b in model.named_buffers()}
+    values = {name: None if b is None else b.clone() for name, b in model.named_buffers()}
     with preserved_state(model):
         run(state=True)
         changed = [
             name for name, b in model.named_buffers()
-            if name not in before or before[name] is None or not torch.equal(before[name], b)
+            if name not in values or values[name] is None or not torch.equal(values[name], b)
         ]  # fmt: skip
         differs = not same(first, run(state=True))
     if differs:
@@ -258,11 +301,12 @@ def _why_outputs_differ(
         )
     if len(batch) == 1:  # there is no other example
         return CaptureError(f"{start}: {_OUT_OF_SIGHT}{hint}; {_REMOVE}")
+    chance = "the random numbers that it draws differ, " if draws else ""
     return CaptureError(
         "model: expected the same outputs for an example in every batch, got a relative "
         f"difference of {share:.2g}: examples depend on each other, as with batch statistics, "
-        f"contrastive heads or experts of limited capacity, or rounding errors grow{hint}; use a "
-        "readout or a part of the model that answers for each example"
+        f"contrastive heads or experts of limited capacity, {chance}or rounding errors grow{hint}; "
+        "use a readout or a part of the model that answers for each example"
     )
 
 

@@ -214,6 +214,8 @@ class ModelRecorder:
             self._verified.add(run.signature)
         require_finite(self.model, run.outputs, batch, named)
         if not checked:
+            if self.checker.mode and run_before is not None and run_before[0] in named:
+                self._compare_again(run, run_before[1].run)
             return run
         self.checker.suspects.update(run.suspects)
         if run.suspects:
@@ -255,6 +257,14 @@ class ModelRecorder:
         found = compared.first_above(self.tolerance)
         if found is not None:
             raise self._single_differs(found[0], run, single_rows[0], singles[0].run)
+
+    def _compare_again(self, run: ForwardRun, before: ForwardRun) -> None:
+        """Check that the only example of a batch has the same outputs as in its run before."""
+        compared = Comparison()
+        compared.add_rows("outputs", run.outputs, before.outputs)
+        if compared.first_above(self.tolerance) is not None:
+            text = "an example has other outputs in a second pass"
+            raise self._single_differs(text, run, 0, before)
 
     def _single_differs(
         self, text: str, run: ForwardRun, row: int, single: ForwardRun

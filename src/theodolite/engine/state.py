@@ -5,6 +5,7 @@ that keeps the memory of the last call.
 """
 
 import ctypes
+import pickle
 import random
 import sys
 import threading
@@ -155,6 +156,12 @@ def preserved_randomness(devices: Iterable[torch.device]) -> Iterator[None]:
         finally:
             random.setstate(state)
             np.random.set_state(drawn)  # noqa: NPY002
+
+
+def random_states() -> tuple[Any, ...]:
+    """States of the generators of torch (on the CPU), Python and NumPy; equal if none has drawn."""
+    of_numpy = pickle.dumps(np.random.get_state())  # noqa: NPY002
+    return torch.get_rng_state().tolist(), random.getstate(), of_numpy
 
 
 @contextmanager

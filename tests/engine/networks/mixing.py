@@ -133,6 +133,34 @@ def noisy(m: Any, x: Tensor) -> Tensor:
     return m.head(torch.tanh(m.inner(x)) + 0.1 * torch.randn(len(x), WIDTH).to(x))
 
 
+class _NoisyBackward(torch.autograd.Function):
+    """The identity; random numbers are added to its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient + 0.3 * torch.randn_like(gradient)
+
+
+def noisy_backward(m: Any, x: Tensor) -> Tensor:
+    return m.head(torch.tanh(_NoisyBackward.apply(m.inner(x))))
+
+
+def mixes_and_draws(m: Any, x: Tensor) -> Tensor:
+    """The mean of the batch, and random numbers without effect."""
+    hidden = torch.tanh(m.inner(x))
+    return m.head(hidden - hidden.mean(0)) + 0 * torch.rand(len(x), 1).to(x)
+
+
+def doubles(m: Any, x: Tensor) -> Tensor:
+    """Twice as large for good after its first pass."""
+    m.calls += 1
+    return m.head(torch.tanh(m.inner(x))) * (2.0 if m.calls > 1 else 1.0)
+
+
 def seeded_noise(m: Any, x: Tensor) -> Tensor:
     draws = torch.Generator().manual_seed(0)
     noise = torch.randn(len(x), WIDTH, generator=draws).to(x)
@@ -342,6 +370,31 @@ MIXING = [
         simple(grows, calls=lambda: 0, **MIX),
         expected=refused("pass to pass"),
         options=LATER,
+    ),
+    net(
+        "noise in the backward pass",
+        simple(noisy_backward, **MIX),
+        expected=refused("same gradients in every pass.*random"),
+        others=FEATURES_BATCHED,
+    ),
+    net(
+        "noise in the backward pass of one example",
+        simple(noisy_backward, **MIX),
+        vectors(1),
+        expected=refused("same gradients in every pass.*random"),
+        others=FEATURES_BATCHED,
+    ),
+    net(
+        "mean of the batch beside unused random numbers",
+        simple(mixes_and_draws, **MIX),
+        expected=refused("depend on each other.*random numbers that it draws"),
+    ),
+    net(
+        "doubles after the first pass, one example",
+        simple(doubles, calls=lambda: 0, **MIX),
+        vectors(1),
+        expected=refused("pass to pass"),
+        others=FEATURES_BATCHED,
     ),
     net("noise by the place in the batch", simple(seeded_noise, **MIX), expected=COMPANY),
     net(
