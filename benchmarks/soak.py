@@ -2,12 +2,13 @@
 
 Run: ``python -m benchmarks.soak [--measurements 20000] [--surveys 2000] [--json FILE]``.
 
-A monitor measures a small network at every step of its training and writes every step to disk. Then
-as many surveys of new networks follow. Memory is the resident size after the allocator has returned
-freed memory. A monitor keeps the records of its history on purpose. So the run is cut into monitors
-of a thousand steps, and growth is measured between their ends. Times are processor seconds. Other
-programs on the machine still change them, by a half on two shared cores. So training steps without
-any measurement are timed in turns with the measurements, and the ratio of both is noted too.
+First come surveys of new small networks. Then a monitor measures a small network at every step of
+its training and writes every step to disk. Memory is the resident size after the allocator has
+returned freed memory. A monitor keeps the records of its history on purpose. So the run is cut into
+monitors of a thousand steps, and growth is measured between their ends. Times are processor
+seconds. Other programs on the machine still change them, by a half on two shared cores. So training
+steps without any measurement are timed in turns with the measurements, and the ratio of both is
+noted too.
 """
 
 import argparse
