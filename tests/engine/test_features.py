@@ -408,3 +408,29 @@ def test_matrices_passes_and_features_beyond_a_limit_are_refused_with_numbers():
     assert tight.tiles > free.tiles
     for name, gram in free.items():
         torch.testing.assert_close(tight[name], gram, rtol=1e-4, atol=1e-4)
+
+
+class SequenceFirst(nn.Module):
+    """A table of six positions, and a layer that puts six positions before the examples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions, self.inner = nn.Embedding(6, 4), nn.Linear(4, 4)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        x = x + self.positions(torch.arange(6))
+        return self.head(self.inner(x.transpose(0, 1)).mean(0))
+
+
+@pytest.mark.parametrize("check", [True, "every"])
+@pytest.mark.parametrize("n", [5, 6, 7])
+def test_as_many_positions_as_examples_are_no_examples(n, check):
+    found = features(SequenceFirst(), torch.randn(n, 6, 4), check=check)
+    assert list(found) == ["head"]
+    assert found.measured == "in batches"
+
+
+def test_only_positions_as_many_as_examples_are_refused():
+    with pytest.raises(ShapeError, match="one row per example"):
+        features(SequenceFirst(), torch.randn(6, 6, 4), "inner*")

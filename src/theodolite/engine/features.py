@@ -7,7 +7,7 @@ many examples do not fit into memory, but an ``n x n`` matrix does. The features
 examples are multiplied with themselves and with every later batch, and then released.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -215,7 +215,7 @@ class FeatureReader:
             if len(rows) == len(batch):
                 require_finite(self.model, rows, batch, examples)
         try:
-            self._check(batch, found, watch)
+            without = self._check(batch, found, watch)
         except CannotSplitError as error:
             self._fallback = self._checker.summary(error)
             require_same_one_by_one(self.model, self._model_rows, [batch])
@@ -226,10 +226,15 @@ class FeatureReader:
             require_same_outputs_again(pairs, watch.rounding.tolerance())
             whole = {name for name, rows in found.rows.items() if len(rows) == len(batch)}
             return self._one_by_one(batch, examples, whole)
-        return self._rows_of_pass(batch, found)
+        return self._rows_of_pass(batch, found, without)
 
-    def _check(self, batch: Batch, found: "_Pass", watch: UseRecorder) -> None:
-        """Check that rows are the same for single examples and in other batches."""
+    def _check(self, batch: Batch, found: "_Pass", watch: UseRecorder) -> set[str]:
+        """Check that rows are the same for single examples and in other batches.
+
+        Returns:
+            Layers of the first batch that have as many rows for any number of examples: a table of
+            positions, or a layer with the sequence in front.
+        """
         watch.rounding.add(list(found.rows.values()))
         checker, tolerance = self._checker, watch.rounding.tolerance()
         drawn = checker.draw_single_rows(len(batch))
@@ -238,7 +243,7 @@ class FeatureReader:
         if checker.every or len(batch) == 1:
             singles = []  # they are among the parts that run again
         checker.single_examples += len(singles)
-        parts = [[row] for row in singles]
+        parts, without = [[row] for row in singles], set[str]()
         if is_due:  # the first single example is the last part of a rerun
             rerun = checker.draw_parts(len(batch), singles[0] if singles else None)
             parts = parts[1:] + rerun[::-1]
@@ -250,6 +255,12 @@ class FeatureReader:
                 if len(rows) != len(batch):
                     continue  # an output without examples, such as a table of positions
                 other = again.rows.get(name, rows[:0])
+                may_leave_out = not self.calls and name not in self._by_name
+                is_same_call = again.call_counts.get(name) == found.call_counts[name]
+                if may_leave_out and is_same_call and len(other) == len(rows) != len(part):
+                    without.add(name)
+                if name in without:
+                    continue
                 compared.add_rows(name, other, rows[part], whole=rows)
             wrong = compared.first_above(tolerance)
             if wrong is not None:
@@ -258,6 +269,7 @@ class FeatureReader:
                     "its batch change",
                     cause,
                 )
+        return without
 
     def _without_gradients(self, run: Callable[[], _T]) -> _T:
         """Run the model without gradients, or with them if its forward pass takes gradients."""
@@ -355,11 +367,20 @@ class FeatureReader:
                 self.outputs.append(self.output_reader(one.returned, single))
         return self._rows_of_fixed_layers(batch, joined, kept)
 
-    def _rows_of_pass(self, batch: Batch, found: "_Pass") -> dict[str, Tensor]:
-        """Features from a pass over the whole batch."""
+    def _rows_of_pass(
+        self, batch: Batch, found: "_Pass", without: Collection[str] = ()
+    ) -> dict[str, Tensor]:
+        """Features from a pass over the whole batch, ``without`` some layers."""
         if self.output_reader is not None:
             self.outputs.append(self.output_reader(found.returned, batch))
         rows, call_counts = found.rows, found.call_counts
+        if without:
+            call_counts = {name: k for name, k in call_counts.items() if name not in without}
+        if without and not call_counts:
+            raise ShapeError(
+                f"features of {min(without)!r}: expected one row per example, got {len(batch)} for "
+                "any number of examples; leave this layer out, or pass pool= as a function"
+            )
         if not self.calls:  # a pattern may match layers without examples: tables of positions
             call_counts = {
                 name: calls
