@@ -111,10 +111,12 @@ class Probe:
         return self.batch.take(slice(0, count)), self.targets.take(count)
 
     def first(self, count: int) -> "Probe":
-        """The first examples alone. Their digest is that of all."""
+        """The first examples alone, scaled by their own targets. Their digest is that of all."""
         if count >= len(self):
             return self
         batch, targets = self.take(count)
+        if targets.unscaled is not None:
+            targets = Targets.of_numbers(targets.unscaled)
         truth, groups = (
             None if part is None else part.take(count) for part in (self.truth, self.groups)
         )
