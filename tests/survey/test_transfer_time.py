@@ -138,6 +138,53 @@ def test_all_models_use_the_same_fewer_examples_and_a_note_says_so(monkeypatch):
     assert Note.FEWER_EXAMPLES not in kinds
 
 
+def test_trials_begin_with_the_largest_model(monkeypatch):
+    """Small models first would leave no time to try the large one: all 1,100 would be used."""
+    clock, tried = Clock(monkeypatch), []
+
+    def slow(name, *_):
+        tried.append(name)
+        clock.now += 6.0
+        return trial(example={"large": 0.4}.get(name, 1e-6), layers=(6,), width=6)
+
+    monkeypatch.setattr(transfers, "_trial", slow)
+    monkeypatch.setattr(transfers.time, "perf_counter", lambda: clock.now)
+    models = {"small": good(), "middle": good(8), "large": good(20)}
+    found = th.transfer(models, task(1100), tangent=False, seconds=100.0)
+    assert tried == ["large", "middle"]
+    assert found.record.contents["data"]["probe"] == 275
+
+
+def test_models_that_were_not_tried_count_as_the_smallest_that_was(monkeypatch):
+    clock = Clock(monkeypatch)
+    pace = {name: trial(example=example) for name, example in (("a", 3.0), ("b", 1.0))}
+
+    def slow(name, *_):
+        clock.now += 6.0
+        return pace[name]
+
+    monkeypatch.setattr(transfers, "_trial", slow)
+    work = transfers._Work(None, transfers.TransferOptions(), None, None)
+    waiting = [("c", good(2)), ("d", good(1)), ("a", good(9)), ("b", good(8))]
+    budget = TimeBudget(100.0, Speed(1.0, 0.0), begun=0.0)
+    assert work._trials(budget, waiting, {}) == [pace["a"], pace["b"], pace["b"], pace["b"]]
+
+
+def test_numbers_of_a_cut_regression_are_those_of_the_same_fewer_examples(monkeypatch):
+    """The targets are scaled by the examples that are used, not by all that were given."""
+    x, _ = task(1100)
+    y = x[:, 0] + x[:, 1] ** 3
+    slow_models(monkeypatch, 0.1)
+    cut = th.transfer(good(), (x, y), seconds=150.0).record.contents
+    assert cut["data"]["probe"] == 550
+    whole = th.transfer(good(), (x, y), examples=550).record.contents
+    areas = [
+        [layer["alignment_area"] for layer in run["models"][0]["layers"]] for run in (cut, whole)
+    ]
+    assert areas[0] == areas[1]
+    assert cut["models"][0]["error"] == whole["models"][0]["error"]
+
+
 def test_models_of_an_earlier_run_decide_the_number_of_examples(monkeypatch, tmp_path):
     """A faster machine does not measure the other models on more examples."""
     options = {"seconds": 300.0, "folder": tmp_path / "run"}
@@ -146,6 +193,16 @@ def test_models_of_an_earlier_run_decide_the_number_of_examples(monkeypatch, tmp
     slow_models(monkeypatch, 1e-6)
     found = th.transfer({"a": good(), "b": good(12)}, task(1100), **options)
     assert {model["examples"] for model in found.record.contents["models"]} == {550}
+
+
+def test_models_of_two_earlier_runs_are_compared_on_the_same_examples(monkeypatch, tmp_path):
+    options = {"seconds": 300.0, "folder": tmp_path / "run"}
+    slow_models(monkeypatch, 0.1)
+    th.transfer({"a": good()}, task(1100), **options)
+    slow_models(monkeypatch, 0.4)
+    th.transfer({"b": good(12)}, task(1100), **options)
+    found = th.transfer({"a": good(), "b": good(12)}, task(1100), **options)
+    assert [model["examples"] for model in found.record.contents["models"]] == [275, 275]
 
 
 def test_a_model_is_built_once(monkeypatch):
@@ -217,6 +274,22 @@ def test_a_limit_of_time_that_was_not_kept_is_said_once(seconds, late):
     kinds = [[note["note"] for note in model["notes"]] for model in found.record.contents["models"]]
     assert [Note.BEYOND_SECONDS in kind for kind in kinds] == [late, late]
     assert found.summary().count("Took longer than the limit of 0.001 s") == int(late)
+
+
+def test_a_limit_that_only_the_whole_ranking_passed_is_said_once(monkeypatch):
+    """Starting processes belongs to no model."""
+    start = transfers.run_in_processes
+
+    def slow(*args, **options):
+        time.sleep(1.5)
+        return start(*args, **options)
+
+    monkeypatch.setattr(transfers, "run_in_processes", slow)
+    monkeypatch.setattr(transfers.Pace, "seconds", lambda *_: 1000.0)  # no model is late
+    found = th.transfer([good(), good()], task(60), seconds=1.0)
+    kinds = [note["note"] for note in found.record.contents["notes"]]
+    assert kinds.count(Note.BEYOND_SECONDS) == 1
+    assert found.summary().count("Took longer than the limit of 1 s") == 1
 
 
 def test_a_slow_start_does_not_shorten_the_tangent_kernel(monkeypatch):

@@ -102,8 +102,9 @@ _WORDS: Mapping[Note, str] = {
     " {seconds:g} s.",
     Note.FEWER_FOR_SECONDS: "Tangent kernel of {count} of {wanted} examples, because of the limit"
     " of {seconds:g} s.",
-    Note.BEYOND_SECONDS: "Took longer than the limit of {seconds:g} s. Building a model and"
-    " measuring its fewest examples are never cut. Other programs may have slowed the machine.",
+    Note.BEYOND_SECONDS: "Took longer than the limit of {seconds:g} s. Starting processes, building"
+    " models and measuring their fewest examples are never cut. Of models that are built one at a"
+    " time only the first is timed beforehand. Other programs may have slowed the machine.",
     Note.FEATURES_ALONE: "The tangent kernel was not measured, so this model is judged by its"
     " features alone: {why}",
     Note.TANGENT_MEMORY: "it needs more memory than allowed; fewer tangent examples or a"

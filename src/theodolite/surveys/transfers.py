@@ -111,7 +111,7 @@ Prepare = Callable[[Any], Any]
 
 _FEW = 20  # examples of the kernel whose time predicts that of a larger one
 _KERNELS = 7  # kernels between all examples that exist at one time, in float64
-_PATIENCE = 1.2  # time of a model over its share of the limit, above which a note says so
+_PATIENCE = 1.2  # time over the limit, or a model's share of it, above which a note says so
 _TRIALS = 0.1  # share of the time for trials of more than one model
 _TRIED = 16  # examples of a trial
 _GROWTH = 1.5  # a larger tangent kernel is measured if it has this many times the examples
@@ -135,8 +135,9 @@ class TransferOptions:
         seconds: time limit for all models together; each gets an equal share. If needed, all models
             use a half, a quarter, ... of the examples, at least 250 and two of each class. Tangent
             kernels may use fewer. The numbers are chosen from the measured speed, and notes give
-            them. Reading the data and building a model are never cut. A note says if a model took
-            longer than its share. None for no limit.
+            them. Reading the data, starting processes and building models are never cut. Of models
+            that are built one at a time only the first is timed beforehand. A note says if the
+            ranking, or one model, took longer. None for no limit.
         memory_limit: limit for the memory that measuring adds, in bytes or as a size such as "4GB".
             Models and data do not count. A model that needs more is refused with a reason.
         device: device for measuring; by default that of each model.
@@ -290,6 +291,7 @@ def transfer(
             waiting.append((name, source))
         else:
             kept[name] = found
+    waiting += _on_more_examples(sources, kept)
     work = work.in_time(begun, waiting, kept, workers=workers, here=ray is None)
     notes = [*_require_task(work.probe), *notes, *_cut(probe, work.probe, chosen.seconds)]
     probe = work.probe
@@ -312,6 +314,7 @@ def transfer(
         raise DomainError(
             f"models: expected at least one that can be measured, got none: {reasons}"
         )
+    notes += _late(begun, kept, chosen.seconds)
     result = Transfer(_joined(sources, kept, failures, probe, chosen, notes))
     return result if store is None else store.finish(result)
 
@@ -395,6 +398,28 @@ def _cut(given: Probe, used: Probe, seconds: float | None) -> list[Reason]:
         return []
     facts = {"count": len(used), "wanted": len(given), "seconds": seconds}
     return [reason(Note.FEWER_EXAMPLES, **facts)]
+
+
+def _on_more_examples(
+    sources: Mapping[str, Source], kept: dict[str, Record]
+) -> list[tuple[str, Source]]:
+    """Take out models that earlier runs with a time limit measured on more examples than others."""
+    counts = {name: record.contents["examples"] for name, record in kept.items()}
+    names = [name for name, count in counts.items() if count > min(counts.values())]
+    for name in names:
+        del kept[name]
+    return [(name, sources[name]) for name in names]
+
+
+def _late(begun: float, kept: Mapping[str, Record], seconds: float | None) -> list[Reason]:
+    """A note if the ranking passed its time limit and no model says so, as with processes."""
+    notes = [note for record in kept.values() for note in record.contents["notes"]]
+    said = {note["note"] for note in notes if isinstance(note, Mapping)}  # not in old records
+    if seconds is None or Note.BEYOND_SECONDS in said:
+        return []
+    if time.perf_counter() - begun <= _PATIENCE * seconds:
+        return []
+    return [reason(Note.BEYOND_SECONDS, seconds=seconds)]
 
 
 def _require_memory(count: int, options: TransferOptions) -> None:
@@ -549,13 +574,18 @@ class _Work:
         waiting: Sequence[tuple[str, Source]],
         built: dict[str, nn.Module],
     ) -> list[Trial]:
-        """Speed and sizes of the models that are there, or of the first one that can be built."""
-        modules = [job for job in waiting if isinstance(job[1], nn.Module)]
+        """Speed and sizes of the models that are there, or of the first one that can be built.
+
+        The largest model comes first. If the time for trials ends, the rest count as the smallest
+        one that was tried.
+        """
+        modules = [(name, model) for name, model in waiting if isinstance(model, nn.Module)]
+        modules.sort(key=lambda job: -sum(p.numel() for p in job[1].parameters()))
         found: list[Trial] = []
-        for name, source in modules or waiting:
+        for place, (name, source) in enumerate(modules or waiting):
             late = budget.left < (1 - _TRIALS) * budget.seconds
             if found and (late or not modules):
-                break
+                return found + found[-1:] * (len(modules) - place)
             try:
                 model = built_model(name, source)
                 found.append(_trial(name, model, self.probe, self.options, self._converter(name)))
