@@ -34,7 +34,9 @@ def test_a_survey_goes_on(monkeypatch, function, families):
     assert measured == set(th.survey(mlp(), blobs()).to_frame().family) - {*families} | {"gradient"}
     (line,) = [line for line in found.summary().splitlines() if why in line]
     names = line.removesuffix(f": not measured, {why}").replace(" and ", ", ").split(", ")
-    assert names[: len(families)] == list(found.record.contents["skipped"])
+    # The contrast of features is in the table, so only that of gradients is missing.
+    missing = ["gradient contrast" if name == "gradient" else name for name in families]
+    assert sorted(names[: len(families)]) == sorted(missing)
 
 
 @pytest.mark.parametrize(("function", "families"), FAILING.values(), ids=FAILING.keys())
