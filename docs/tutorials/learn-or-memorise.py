@@ -122,5 +122,5 @@ comparison.plot("probe_accuracy")
 #
 # - Training accuracy cannot separate these networks. Held-out examples can.
 # - The last layers of the second network align with its random labels, because training fitted them. The first layers do not. This comparison describes two
-#   networks on one task. It is no test for memorising: without held-out examples Theodolite says "undecided".
+#   networks on one task. It is no test for memorising: without held-out examples Theodolite never says "memorised".
 # - `comparison.to_html("comparison.html")` writes the page with every measure.
