@@ -204,7 +204,7 @@ def chosen(results: Results) -> str:
 
 def markdown(table: pandas.DataFrame) -> str:
     """A table as the README has it."""
-    digits = {"regret": 1, "forecast": 1, "ms": 1, "lost": 1, "median size": 1, "2.5%": 1}
+    digits = {"regret": 1, "forecast": 1, "ms": 1, "lost": 1, "median distance": 1, "2.5%": 1}
     digits |= {"50%": 1, "97.5%": 1, "count": 0, "better on": 0}
     lines = ["| score | " + " | ".join(table.columns) + " |", "|---" * (table.shape[1] + 1) + "|"]
     for name, row in table.iterrows():
@@ -249,7 +249,7 @@ def forecast_gaps(results: Results, method: str, most: int = 400) -> pandas.Data
     table["half"] = np.where(table["target"].isin(SELECTION), "chosen on", "reported")
     groups = table.groupby(["half", "error"], observed=True)["gap"]
     answer = groups.describe(percentiles=[0.025, 0.5, 0.975])[["count", "2.5%", "50%", "97.5%"]]
-    answer["median size"] = groups.apply(lambda gap: gap.abs().median())
+    answer["median distance"] = groups.apply(lambda gap: gap.abs().median())
     answer.index = [f"{half}, error {bin}" for half, bin in answer.index]
     return answer
 
